@@ -1,0 +1,503 @@
+"""Keyed, exact, integer-valued noise: the only module that draws randomness for a release.
+
+A draw is ``round(Z)`` for a continuous law ``Z`` (Laplace, Gaussian, or any law given by its
+quantile function).  Each draw is a function of a secret and a public address, read from an
+AES-256 counter-mode keystream, so that any index, any block and any order give the same integers,
+a replay gives the same noise, and resuming needs no generator state.
+
+**Privacy.** Because the data are integers, ``k + round(Z) = round(k + Z)``: rounding is
+post-processing and the integer mechanism inherits the guarantee of the continuous law with no
+loss.  The inverse-CDF draw is exact: a float result is accepted only when every value that the
+still unknown bits of the uniform could give rounds to the same integer (docs/proofs/noise.md);
+otherwise the same uniform is extended with more bits and decided in multiple precision.  The
+claim is computational: it assumes that AES-256 in counter mode and HKDF-SHA256 are secure.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import mpmath
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from rillet.errors import ParameterError, StateError
+
+IntArray: TypeAlias = NDArray[np.int64]
+FloatArray: TypeAlias = NDArray[np.float64]
+KeyPart: TypeAlias = str | int | bytes
+
+#: Largest noise scale, in lattice units, for which the float path is proved (docs/proofs/noise.md).
+LARGEST_SCALE: Final = 2.0**38
+#: Uniforms below this many units of 2^-63 are always decided in multiple precision.
+SMALLEST_FAST_UNIFORM: Final = 2**20
+#: Draws are made in blocks of this many: the working arrays then stay in the second-level cache.
+CHUNK: Final = 2**14
+#: Room for extra words in the refinement keystream: index · 2^20 + word number.
+_REFINE_SHIFT: Final = 20
+
+
+# --- Secrets -------------------------------------------------------------------------------------
+
+
+def _encode(parts: tuple[KeyPart, ...]) -> bytes:
+    """Injective encoding of a tuple: type tag, length, content (never joined strings)."""
+    encoded = bytearray()
+    for part in parts:
+        if isinstance(part, bytes):
+            tag, content = b"b", part
+        elif isinstance(part, str):
+            tag, content = b"s", part.encode("utf-8")
+        elif isinstance(part, int) and not isinstance(part, bool):
+            tag, content = b"i", str(part).encode("ascii")
+        else:
+            raise ParameterError("key", "a tuple of strings, integers or bytes", type(part).__name__)
+        encoded += tag + len(content).to_bytes(8, "big") + content
+    return bytes(encoded)
+
+
+class Secret:
+    """Key material for noise: 256 bits, a scope, and the number of ratchet steps taken.
+
+    A *master* secret belongs to the user.  Deriving it for a stream gives a *stream* secret, which
+    ratchets one way (HKDF-SHA256) at public times; from a later secret no earlier one can be
+    computed, so noise drawn before the last step cannot be recomputed once the old secret is gone.
+
+    **Privacy.** Whoever holds a secret and the releases can remove the noise drawn from it.  The
+    material never appears in ``repr``.
+
+    Examples
+    --------
+    >>> Secret.generate()
+    Secret(<hidden>, epoch=0)
+    """
+
+    __slots__ = ("_material", "epoch", "for_tests_only", "scope")
+
+    _material: bytes
+    epoch: int
+    scope: bytes
+    for_tests_only: bool
+
+    def __init__(
+        self, material: bytes, *, epoch: int = 0, scope: bytes = b"", for_tests_only: bool = False
+    ) -> None:
+        if len(material) != 32:
+            raise ParameterError("secret", "32 bytes of key material", f"{len(material)} bytes")
+        object.__setattr__(self, "_material", bytes(material))
+        object.__setattr__(self, "epoch", epoch)
+        object.__setattr__(self, "scope", scope)
+        object.__setattr__(self, "for_tests_only", for_tests_only)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Secret cannot be changed; ratchet() and derive() return new ones")
+
+    def __repr__(self) -> str:
+        warning = ", FOR TESTS ONLY" if self.for_tests_only else ""
+        return f"Secret(<hidden>, epoch={self.epoch}{warning})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        same = secrets.compare_digest(self._material, other._material)
+        return same and self.epoch == other.epoch and self.scope == other.scope
+
+    def __hash__(self) -> int:
+        return hash((self.epoch, self.scope))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Secret is not pickled; use Secret.save(path)")
+
+    @classmethod
+    def generate(cls) -> Secret:
+        """Draw a fresh master secret from the operating system."""
+        return cls(secrets.token_bytes(32))
+
+    @classmethod
+    def for_tests(cls, number: int) -> Secret:
+        """Give a fixed, publicly known secret: for tests and simulations, never for a release."""
+        material = HKDFExpand(hashes.SHA256(), 32, _encode(("rillet for tests", number)))
+        return cls(material.derive(b"\0" * 32), for_tests_only=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Secret:
+        """Read a secret that :meth:`save` wrote."""
+        try:
+            fields = Path(path).read_text("ascii").split()
+            if len(fields) != 5 or fields[0] != "rillet-secret-1":
+                raise ValueError
+            return cls(
+                bytes.fromhex(fields[4]),
+                epoch=int(fields[1]),
+                scope=bytes.fromhex(fields[2].removeprefix("scope=")),
+                for_tests_only=fields[3] == "for-tests",
+            )
+        except OSError as error:
+            raise StateError(f"secret: cannot read {path}: {error.strerror}") from None
+        except (ValueError, ParameterError):
+            # The cause is dropped on purpose: its message could quote the file, which is a key.
+            raise StateError(
+                f"secret: {path} is not a rillet secret file; name the file that Secret.save wrote"
+            ) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the secret to a new file that only its owner can read (mode 0600)."""
+        use = "for-tests" if self.for_tests_only else "for-release"
+        line = f"rillet-secret-1 {self.epoch} scope={self.scope.hex()} {use} {self._material.hex()}\n"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise StateError(
+                f"secret: {path} exists; a key file is never overwritten, choose another name"
+            ) from None
+        except OSError as error:
+            raise StateError(f"secret: cannot write {path}: {error.strerror}") from None
+        with os.fdopen(descriptor, "w") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _expand(self, label: str, *parts: KeyPart) -> bytes:
+        info = _encode(("rillet/1", label, *parts))
+        return HKDFExpand(hashes.SHA256(), 32, info).derive(self._material)
+
+    def derive(self, *context: KeyPart) -> Secret:
+        """Derive the secret of one stream (or of one part of it) from its public name."""
+        scope = hashes.Hash(hashes.SHA256())
+        scope.update(_encode((self.scope, *context)))
+        return Secret(
+            self._expand("derive", *context),
+            scope=scope.finalize()[:16],
+            for_tests_only=self.for_tests_only,
+        )
+
+    def ratchet(self, steps: int = 1) -> Secret:
+        """Go forward one way: the result does not allow this secret to be computed."""
+        secret = self
+        for _ in range(steps):
+            secret = Secret(
+                secret._expand("ratchet", secret.epoch),
+                epoch=secret.epoch + 1,
+                scope=secret.scope,
+                for_tests_only=secret.for_tests_only,
+            )
+        return secret
+
+    def keystream(self, *purpose: KeyPart) -> Keystream:
+        """Open the keystream of one purpose; different purposes are independent."""
+        return Keystream(self._expand("keystream", *purpose))
+
+    def seal(self, plaintext: bytes, *, associated: bytes) -> bytes:
+        """Encrypt and authenticate (AES-256-GCM, fresh nonce) under a key derived from this secret."""
+        nonce = secrets.token_bytes(12)
+        # A fresh salt per message gives a fresh key, so nonces cannot collide however many are sealed.
+        salt = secrets.token_bytes(16)
+        key = HKDF(hashes.SHA256(), 32, salt, _encode(("rillet/1", "seal"))).derive(self._material)
+        return salt + nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
+
+    def open_sealed(self, sealed: bytes, *, associated: bytes) -> bytes:
+        """Undo :meth:`seal`; raises ``InvalidTag`` when the bytes or the secret do not match."""
+        salt, nonce, ciphertext = sealed[:16], sealed[16:28], sealed[28:]
+        key = HKDF(hashes.SHA256(), 32, salt, _encode(("rillet/1", "seal"))).derive(self._material)
+        return AESGCM(key).decrypt(nonce, ciphertext, associated)
+
+
+# --- Keystream -----------------------------------------------------------------------------------
+
+
+class Keystream:
+    """Random access to 64-bit pseudorandom words: word ``i`` is a function of the key and ``i``."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "Keystream(<hidden>)"
+
+    def words(self, start: int, count: int) -> NDArray[np.uint64]:
+        """Words ``start`` to ``start + count - 1``."""
+        skipped = start & 1  # a 16-byte AES block holds two words
+        counter = (start >> 1).to_bytes(16, "big")
+        zeros = bytes(8 * (count + skipped))
+        encryptor = Cipher(algorithms.AES256(self._key), modes.CTR(counter)).encryptor()
+        return np.frombuffer(encryptor.update(zeros), dtype="<u8")[skipped:]
+
+    def integer(self, index: int, bits: int) -> int:
+        """A uniform integer of ``bits`` bits (a multiple of 64) at the address ``index``."""
+        count = bits // 64
+        return int.from_bytes(self.words(index * count, count).astype(">u8").tobytes(), "big")
+
+
+# --- Laws ----------------------------------------------------------------------------------------
+
+
+class Law(ABC):
+    """A symmetric continuous noise law with scale 1, given by the quantile function of ``|Z|``.
+
+    ``quantile`` maps the upper tail probability ``u = P(|Z| > x)`` to ``x`` in multiple precision;
+    nothing else is needed.  A law may add ``float_quantile`` with proved or measured error bounds,
+    which lets most draws be made in floats.
+    """
+
+    #: Name in JSON.
+    name: str
+    #: Upper bound on ``|d quantile / d ln u|`` over (0, 1); infinite when unknown.
+    log_slope: float = float("inf")
+    #: Bound on the relative error of ``float_quantile``.
+    float_error: float = float("inf")
+
+    @abstractmethod
+    def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
+        """``x`` with ``P(|Z| > x) = u``, within ``(1 + x)·2^(20 − precision)``."""
+
+    @abstractmethod
+    def variance(self, scale: float) -> float:
+        """Variance of ``round(scale · Z)``, the rounded law."""
+
+    def float_quantile(self, v: FloatArray) -> FloatArray:
+        """``quantile`` in floats; may overwrite its argument."""
+        raise NotImplementedError
+
+    def upper_quantile(self, beta: float) -> float:
+        """``x`` with ``P(Z > x) = beta``, for ``0 < beta < 1``, correctly to about one ulp."""
+        if beta > 0.5:
+            return -self.upper_quantile(1.0 - beta)
+        with mpmath.workprec(160):
+            return float(self.quantile(2 * mpmath.mpf(beta)))
+
+
+class LaplaceLaw(Law):
+    """The Laplace law of scale 1: density ``exp(-|z|)/2``."""
+
+    name = "laplace"
+    log_slope = 1.0
+    float_error = 2.0**-50
+
+    def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
+        """``-ln u``."""
+        return -mpmath.log(u)
+
+    def float_quantile(self, v: FloatArray) -> FloatArray:
+        """``-ln v``; NumPy's logarithm is taken to be within 8 ulp (a test measures it)."""
+        np.log(v, out=v)
+        return np.negative(v, out=v)
+
+    def variance(self, scale: float) -> float:
+        """``cosh(h)/(2 sinh²(h))`` with ``h = 1/(2 scale)``: about ``2 scale² + 1/12``."""
+        with mpmath.workprec(160):
+            half = 1 / (2 * mpmath.mpf(scale))
+            return float(mpmath.cosh(half) / (2 * mpmath.sinh(half) ** 2))
+
+
+class GaussianLaw(Law):
+    """The Gaussian law of standard deviation 1."""
+
+    name = "gaussian"
+    log_slope = 1.2533141373155003  # sqrt(pi/2): Mills' ratio is largest at 0
+    float_error = 2.0**-48
+
+    def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
+        """Solve ``erfc(x/√2) = u`` by Newton's method on the logarithm (concave: it converges)."""
+        if u >= 1:
+            return mpmath.mpf(0)
+        x = -mpmath.mpf(float(ndtri(max(float(u / 2), 1e-300))))
+        root_half = mpmath.sqrt(mpmath.mpf(1) / 2)
+        log_u = mpmath.log(u)
+        goal = mpmath.mpf(2) ** (-(mpmath.mp.prec // 2) - 4)
+        for _ in range(64):
+            tail = mpmath.erfc(x * root_half)
+            slope = mpmath.sqrt(2 / mpmath.pi) * mpmath.exp(-x * x / 2) / tail
+            step = (mpmath.log(tail) - log_u) / slope
+            x += step
+            if abs(step) < goal:  # the error after a step is of the order of its square
+                break
+        return x
+
+    def float_quantile(self, v: FloatArray) -> FloatArray:
+        """``-ndtri(v/2)``, taken to be within 32 ulp (a test measures it)."""
+        np.multiply(v, 0.5, out=v)
+        ndtri(v, out=v)
+        return np.negative(v, out=v)
+
+    def variance(self, scale: float) -> float:
+        """``scale² + 1/12`` up to terms below 2^-50 for scale ≥ 2; summed exactly below."""
+        if scale >= 2:
+            return scale * scale + 1 / 12
+        with mpmath.workprec(160):
+            width = mpmath.sqrt(2) * mpmath.mpf(scale)
+            # Var = Σ (2k-1) P(|round Z| ≥ k), and the sum is negligible beyond 16 deviations.
+            terms = (
+                (2 * k - 1) * mpmath.erfc((k - mpmath.mpf(1) / 2) / width)
+                for k in range(1, 3 + int(16 * scale))
+            )
+            return float(mpmath.fsum(terms))
+
+
+LAPLACE: Final = LaplaceLaw()
+GAUSSIAN: Final = GaussianLaw()
+LAWS: Final[dict[str, Law]] = {LAPLACE.name: LAPLACE, GAUSSIAN.name: GAUSSIAN}
+
+
+# --- Draws ---------------------------------------------------------------------------------------
+
+
+def _check_scale(scale: float) -> float:
+    if not 0.0 < scale <= LARGEST_SCALE:
+        raise ParameterError(
+            "scale",
+            "a noise scale between 0 and 2^38 lattice units",
+            scale,
+            hint="use a coarser grid, a shorter stream or a larger epsilon",
+        )
+    return float(scale)
+
+
+def decide(law: Law, scale: float, known: int, more: Iterator[int]) -> int:
+    """Round ``scale·|Z|`` exactly for the uniform that starts with the 63 bits ``known``.
+
+    ``more`` yields further 64-bit words of the same uniform.  At each precision the quantile is
+    taken at both ends of the interval that the known bits leave; when both round to the same
+    integer, so does everything between, because the quantile is monotone.
+    """
+    bits = 63
+    for word in more:
+        known = known << 64 | word
+        bits += 64
+        if known == 0:
+            continue  # the interval still reaches 0, where the quantile is infinite
+        with mpmath.workprec(bits + 128):
+            unit = mpmath.ldexp(mpmath.mpf(1), -bits)
+            nearest = law.quantile((known + 1) * unit) * scale
+            farthest = law.quantile(known * unit) * scale
+            margin = (farthest + scale + 1) * mpmath.ldexp(mpmath.mpf(1), -bits - 64)
+            half = mpmath.mpf(1) / 2
+            lowest = int(mpmath.floor(nearest - margin + half))
+            highest = int(mpmath.floor(farthest + margin + half))
+        if max(lowest, 0) == highest:
+            return highest
+    raise AssertionError("unreachable: the keystream does not end")
+
+
+@dataclass(frozen=True)
+class LatticeNoise:
+    """Independent integer draws ``round(scale · Z)``, addressed by index.
+
+    **Privacy.** Draws at different indices, or from different purposes or secrets, are
+    independent (computationally); the same address always gives the same integer.
+
+    Parameters
+    ----------
+    law
+        The continuous law of scale 1.
+    scale
+        Scale in lattice units, at most 2^38.
+    secret
+        Where the keystream comes from.
+    purpose
+        Public name of what the noise is for.
+    slack
+        Factor on the error bound that decides when to refine; at least 1, and every value gives
+        the same integers (tests use it).
+
+    Examples
+    --------
+    >>> noise = LatticeNoise(LAPLACE, 100.0, Secret.for_tests(1), ("example",))
+    >>> (noise.draw(5, 3) == noise.draw(0, 8)[5:]).all()
+    np.True_
+    """
+
+    law: Law
+    scale: float
+    secret: Secret = field(repr=False)
+    purpose: tuple[KeyPart, ...]
+    slack: float = 1.0
+    _words: Keystream = field(init=False, repr=False, compare=False)
+    _more: Keystream = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", _check_scale(self.scale))
+        object.__setattr__(self, "_words", self.secret.keystream("noise", *self.purpose))
+        object.__setattr__(self, "_more", self.secret.keystream("refine", *self.purpose))
+
+    @property
+    def variance(self) -> float:
+        """Variance of one draw, in lattice units squared."""
+        return self.law.variance(self.scale)
+
+    def draw(self, start: int, count: int) -> IntArray:
+        """Draws ``start`` to ``start + count - 1``."""
+        drawn = np.empty(count, np.int64)
+        for offset in range(0, count, CHUNK):
+            block = drawn[offset : offset + CHUNK]
+            words = self._words.words(start + offset, len(block))
+            for place in self._round_words(words, block):
+                index = start + offset + int(place)
+                word = int(words[place])
+                magnitude = decide(self.law, self.scale, word >> 1, self._extra_words(index))
+                block[place] = -magnitude if word & 1 else magnitude
+        return drawn
+
+    def _round_words(self, words: NDArray[np.uint64], out: IntArray) -> NDArray[np.intp]:
+        """Fill ``out`` where floats decide; return the places that must be refined.
+
+        Bit 0 of a word is the sign; the other 63 bits are the leading bits of the uniform.
+        """
+        if not np.isfinite(self.law.log_slope):
+            return np.arange(len(words))
+        law, scale, slack = self.law, self.scale, self.slack
+        leading = words >> np.uint64(1)
+        uniform = leading.astype(np.int64).astype(np.float64)
+        uniform *= 2.0**-63
+        # How far the unknown bits can move the result: 2·log_slope·scale/j, j = uniform·2^63.
+        # Where j is 0 this is infinite or NaN, and `not (… < 0.5)` below then refines.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reach = np.divide(slack * scale * law.log_slope * 2.0**-62, uniform)
+            magnitude = law.float_quantile(uniform)
+            magnitude *= scale
+            rounded = np.rint(magnitude)
+            reach += magnitude * (slack * (2 * law.float_error + 2.0**-51))
+            magnitude -= rounded
+            reach += np.abs(magnitude, out=magnitude)
+        limit = 0.5 - slack * scale * (law.log_slope * 2.0**-51)
+        unsure = ~(reach < limit)
+        unsure |= leading < np.uint64(SMALLEST_FAST_UNIFORM)
+        with np.errstate(invalid="ignore"):
+            np.copyto(out, rounded, casting="unsafe")
+        sign = (words & np.uint64(1)).view(np.int64)
+        np.negative(sign, out=sign)
+        out ^= sign
+        out -= sign
+        return np.flatnonzero(unsure)
+
+    def _extra_words(self, index: int) -> Iterator[int]:
+        first = index << _REFINE_SHIFT
+        for number in range(1 << _REFINE_SHIFT):
+            yield int(self._more.words(first + number, 1)[0])
+
+
+def continuous_draw(
+    law: Law, secret: Secret, purpose: tuple[KeyPart, ...], index: int = 0, bits: int = 256
+) -> mpmath.mpf:
+    """One draw of ``Z`` in multiple precision, for scales that depend on data.
+
+    **Privacy.** The result has more digits than may be published: whoever uses it must land on a
+    public grid (see :mod:`rillet.threshold`), where the truncation of the uniform to ``bits`` bits
+    changes the outcome with probability below ``2^(60 − bits)``.
+    """
+    word = secret.keystream("continuous", *purpose).integer(index, bits)
+    with mpmath.workprec(bits + 64):
+        magnitude = law.quantile((2 * (word >> 1) + 1) * mpmath.ldexp(mpmath.mpf(1), -bits))
+        return -magnitude if word & 1 else magnitude
