@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import lambertw, log_ndtr, ndtri
+from scipy.special import log_ndtr, ndtri, wrightomega
 
 from rillet.errors import ParameterError
 
@@ -167,7 +167,7 @@ def calibrate(kind: Kind, law: Law, epsilon: float, delta: float, beta_lt: float
             "delta",
             "a number between 0 and 1, both excluded",
             delta,
-            "smooth sensitivity has no pure variant here; use the exponential threshold for delta=0",
+            "for delta = 0 use the exponential threshold, which is pure",
         )
     if not 0 < beta_lt < 0.5:
         raise ParameterError("beta_lt", "a number between 0 and 0.5, both excluded", beta_lt)
@@ -351,7 +351,7 @@ def _exact_constants(law: Law, epsilon: float, delta: float, offset: float) -> t
     widest = _largest_log_ratio(law, shifts, epsilon, math.log(target))
     # Where δ leaves room, the best b is the stationary point of b·(a − (e^b − 1)·offset),
     # the reciprocal of a²·κ/(a·b): (1 + b)·e^{1+b} = e·(1 + a/offset).
-    stationary = np.real(lambertw(math.e * (1 + shifts / offset))) - 1
+    stationary = wrightomega(1 + np.log1p(shifts / offset)) - 1
     ratios = np.minimum(widest, stationary)
     merit = ratios * (shifts - np.expm1(ratios) * offset)
     best = int(np.argmax(merit))
@@ -382,11 +382,8 @@ def _largest_log_ratio(
 ) -> NDArray[np.float64]:
     """For each shift the largest b that keeps δ and the conditions of `worst_pair_proved`."""
     low = np.zeros_like(shifts)
-    if law == "laplace":
-        # b + a·e^{−b} ≤ ε holds whenever b·(1 − a) ≤ ε − a or b ≤ ε − a; the latter suffices.
-        high = np.maximum(epsilon - shifts, 0.0)
-    else:
-        high = np.arcsinh(shifts / 2)
+    # Laplace: b ≤ ε − a implies b + a·e^{−b} ≤ ε. Gaussian: e^b − e^{−b} ≤ a.
+    high = np.maximum(epsilon - shifts, 0.0) if law == "laplace" else np.arcsinh(shifts / 2)
     for _ in range(60):
         middle = (low + high) / 2
         if law == "laplace":
@@ -411,7 +408,7 @@ def _log_laplace_delta(
 def _log_gaussian_delta(
     shifts: NDArray[np.float64], log_ratios: NDArray[np.float64], epsilon: float
 ) -> NDArray[np.float64]:
-    """ln δ; −inf where float64 cannot tell δ from 0, which the 60-digit check then decides."""
+    """Logarithm of δ; −inf where float64 cannot tell δ from 0, which the 60-digit check then decides."""
     curve = -np.expm1(-2 * log_ratios)
     reach = np.sqrt(shifts**2 - curve * (shifts**2 - 2 * (epsilon + log_ratios)))
     width = np.exp(log_ratios)
