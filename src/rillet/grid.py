@@ -1,0 +1,148 @@
+"""Clipping and quantising: from a real value to an integer of the lattice.
+
+**Privacy.** Touches raw data.  The map is total (NaN and infinities have a fixed image) and its
+image is the integers ``0 … steps``, so one replaced observation moves the result by at most
+``steps`` whatever rounding the floats do: the sensitivity is exact by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rillet.errors import ParameterError
+from rillet.noise import LARGEST_SCALE, FloatArray, IntArray
+
+#: Exact sums stay below this, which leaves room for the noise in a signed 64-bit integer.
+LARGEST_SUM: Final = 2**61
+#: The coarsest lattice worth using, and the finest.
+FEWEST_STEPS: Final = 2**10
+USUAL_STEPS: Final = 2**20
+#: Public cap on the number of observations of a stream whose length is not known.
+UNKNOWN_LENGTH_CAP: Final = 2**40
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A clipping range cut into ``steps`` equal steps.
+
+    Parameters
+    ----------
+    lower, upper
+        The clipping range, ``lower < upper``, both finite.
+    steps
+        How many steps: the largest integer a value can become.
+
+    Examples
+    --------
+    >>> grid = Grid(0.0, 10.0, steps=1000)
+    >>> grid.quantise([2.5, -3.0, 99.0, float("nan")]).tolist()
+    [250, 0, 1000, 0]
+    """
+
+    lower: float
+    upper: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        lower, upper = check_range(self.lower, self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        if not 1 <= self.steps < LARGEST_SUM:
+            raise ParameterError("steps", "an integer from 1 to 2^61", self.steps)
+
+    @property
+    def width(self) -> float:
+        """Length of the clipping range."""
+        return self.upper - self.lower
+
+    @property
+    def sensitivity(self) -> int:
+        """By how much one replaced observation can move its integer: exactly ``steps``."""
+        return self.steps
+
+    def quantise(self, raw_values: ArrayLike) -> IntArray:
+        """Clip to the range and round to the lattice.
+
+        **Privacy.** Touches raw data; total: never raises because of a value.  NaN and -inf
+        become 0 (the lower end), +inf becomes ``steps``.
+        """
+        raw = np.asarray(raw_values, np.float64)
+        # fmax returns the number when the other argument is NaN, so NaN lands on the lower end.
+        scaled = np.fmax(raw, self.lower)
+        np.fmin(scaled, self.upper, out=scaled)
+        scaled -= self.lower
+        scaled *= self._per_unit
+        np.rint(scaled, out=scaled)
+        return np.minimum(scaled.astype(np.int64), self.steps)
+
+    def quantise_one(self, raw_value: float) -> int:
+        """Quantise one float: the same integer as :meth:`quantise`, without arrays."""
+        lower, upper = self.lower, self.upper
+        if not raw_value >= lower:  # also NaN
+            raw_value = lower
+        elif raw_value > upper:
+            raw_value = upper
+        return min(round((raw_value - lower) * self._per_unit), self.steps)
+
+    @property
+    def _per_unit(self) -> float:
+        return self.steps / self.width
+
+    @property
+    def step(self) -> float:
+        """Length of one step: what one lattice unit is worth (post-processing)."""
+        return self.width / self.steps
+
+
+def check_range(lower: float, upper: float) -> tuple[float, float]:
+    """Refuse bounds that are not a finite range of usable width."""
+    for name, value in (("lower", lower), ("upper", upper)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise ParameterError(name, "a finite number", value)
+        if not math.isfinite(value):
+            raise ParameterError(name, "a finite number", value)
+    lower, upper = float(lower), float(upper)
+    if not lower < upper:
+        raise ParameterError("upper", f"a number above lower ({lower:g})", upper)
+    if not math.isfinite(upper - lower) or not math.isfinite(2.0**62 / (upper - lower)):
+        raise ParameterError("upper", "a range that floats can divide", f"[{lower:g}, {upper:g}]")
+    return lower, upper
+
+
+def choose_steps(length: int, scale_per_step: float) -> int:
+    """Choose the lattice for a stream of ``length`` observations, from public numbers alone.
+
+    Parameters
+    ----------
+    length
+        Largest number of observations that will be summed.
+    scale_per_step
+        Noise scale in lattice units when a value spans one step: the noise will have scale
+        ``steps · scale_per_step``.
+
+    Returns
+    -------
+    int
+        A power of two: ``max(2^20, length)`` rounded up (quantising then moves a sum by at most
+        half the clipping range), or less where the sum or the noise would not fit; refused when
+        even the coarsest lattice would overflow.
+    """
+    wanted = max(USUAL_STEPS, 1 << (length - 1).bit_length())
+    room = LARGEST_SUM // length
+    loudest = int(min(LARGEST_SCALE / scale_per_step, 2.0**61))
+    largest = min(wanted, room, loudest)
+    if largest < FEWEST_STEPS:
+        if room < FEWEST_STEPS:
+            raise ParameterError("length", f"at most {LARGEST_SUM // FEWEST_STEPS:,}", length)
+        raise ParameterError(
+            "epsilon",
+            "a budget whose noise fits the lattice",
+            f"noise of {scale_per_step:.3g} times the range for each draw",
+            hint="use a larger epsilon, a shorter length or a longer cadence (every=…)",
+        )
+    return 1 << (largest.bit_length() - 1)
