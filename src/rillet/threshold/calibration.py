@@ -408,7 +408,7 @@ def _log_laplace_delta(
 def _log_gaussian_delta(
     shifts: NDArray[np.float64], log_ratios: NDArray[np.float64], epsilon: float
 ) -> NDArray[np.float64]:
-    """Logarithm of δ; −inf where float64 cannot tell δ from 0, which the 60-digit check then decides."""
+    """Logarithm of δ; −inf where float64 cannot tell δ from 0: the 60-digit check decides."""
     curve = -np.expm1(-2 * log_ratios)
     reach = np.sqrt(shifts**2 - curve * (shifts**2 - 2 * (epsilon + log_ratios)))
     width = np.exp(log_ratios)
