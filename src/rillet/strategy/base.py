@@ -1,0 +1,175 @@
+"""What every strategy for running sums must offer.
+
+A strategy releases prefix sums of integer *leaves* (observations, or groups of ``every``
+observations, in lattice units): a causal **encoder** maps leaves to nodes, integer noise is added
+to each node, and a **decoder**, which sees only noisy nodes, turns them into prefix sums.
+
+**Privacy.** A strategy answers for its own sensitivity: how far its nodes can move when one leaf
+moves by at most ``steps``.  Everything after the noise is post-processing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rillet.errors import ParameterError
+from rillet.grid import choose_steps
+from rillet.noise import LAWS, FloatArray, IntArray, KeyPart, LatticeNoise, Law, Secret
+from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale
+
+#: State of an encoder or decoder: a few small arrays, never changed in place.
+State: TypeAlias = tuple[NDArray[Any], ...]
+
+
+class Encoder(ABC):
+    """The causal map from leaves to nodes.  Touches raw data."""
+
+    @abstractmethod
+    def start(self) -> State:
+        """State before the first leaf."""
+
+    @abstractmethod
+    def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
+        """Nodes for leaves ``first``, ``first + 1``, … (leaves are numbered from 1)."""
+
+
+class Decoder(ABC):
+    """The map from noisy nodes to prefix sums: post-processing."""
+
+    @abstractmethod
+    def start(self) -> State:
+        """State before the first leaf."""
+
+    @abstractmethod
+    def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, NDArray[Any]]:
+        """Prefix sums at leaves ``first``, ``first + 1``, …, in lattice units."""
+
+
+class Stepper(ABC):
+    """Encoder and decoder for one leaf at a time, without arrays; equal to them bit for bit."""
+
+    @abstractmethod
+    def step(self, exact_leaf: int, noise: int) -> float:
+        """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
+
+    @abstractmethod
+    def states(self) -> tuple[State, State]:
+        """The states that encoder and decoder would have now."""
+
+
+class Strategy(ABC):
+    """A public, frozen description; the subclasses are frozen dataclasses.
+
+    ``law`` names the noise: ``"laplace"`` (pure ε) or ``"gaussian"``.
+    """
+
+    #: Tag in JSON.
+    name: ClassVar[str]
+    law: str
+
+    @abstractmethod
+    def sensitivity(self, leaves: int, steps: int) -> Fraction:
+        """How far the nodes can move when one leaf moves by at most ``steps``.
+
+        For Laplace noise the L1 norm, for Gaussian noise the *square* of the L2 norm, over all
+        nodes of a stream of ``leaves`` leaves.
+        """
+
+    @abstractmethod
+    def weights(self, leaves: int, t: IntArray) -> FloatArray:
+        """Variance of the decoded prefix sum at leaf ``t``, in units of one node's variance."""
+
+    @abstractmethod
+    def encoder(self, leaves: int) -> Encoder:
+        """The encoder for a stream of at most ``leaves`` leaves."""
+
+    @abstractmethod
+    def decoder(self, leaves: int) -> Decoder:
+        """The decoder for a stream of at most ``leaves`` leaves."""
+
+    def stepper(
+        self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
+    ) -> Stepper | None:
+        """Continue one leaf at a time after ``absorbed`` leaves, if the strategy has such a form."""
+        return None
+
+    def __post_init__(self) -> None:
+        if self.law not in LAWS:
+            raise ParameterError("law", f"one of {sorted(LAWS)}", self.law)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A strategy calibrated to a budget: lattice, noise scale, cost.
+
+    **Privacy.** Releasing all ``leaves`` prefix sums through :meth:`noise` costs each leaf
+    ``cost``, when one replaced observation moves one leaf by at most ``steps``.
+    """
+
+    strategy: Strategy
+    leaves: int
+    steps: int
+    scale: float
+    cost: Cost
+
+    @classmethod
+    def calibrate(
+        cls,
+        strategy: Strategy,
+        leaves: int,
+        guarantee: Guarantee,
+        *,
+        already: Cost = Cost(),  # noqa: B008 - frozen
+        observations: int | None = None,
+    ) -> Mechanism:
+        """Spend all that ``already`` leaves of the promise on the prefix sums.
+
+        ``observations`` is how many observations the leaves sum up (for the overflow check).
+        """
+        if leaves < 1:
+            raise ParameterError("length", "at least one observation after the lag", leaves)
+        if strategy.law == "laplace":
+            epsilon = Fraction(guarantee.epsilon) - already.epsilon
+            if epsilon <= 0:
+                raise ParameterError(
+                    "epsilon", "a budget larger than what is spent already", guarantee.epsilon
+                )
+            per_step = float(strategy.sensitivity(leaves, 1) / epsilon)
+            steps = choose_steps(observations or leaves, per_step)
+            scale = laplace_scale(strategy.sensitivity(leaves, steps), epsilon)
+            cost = Cost.pure(epsilon)
+        else:
+            mu = gaussian_mu(guarantee, already)
+            per_step = float(strategy.sensitivity(leaves, 1)) ** 0.5 / mu
+            steps = choose_steps(observations or leaves, per_step)
+            squared = strategy.sensitivity(leaves, steps)
+            scale = gaussian_std(squared, mu)
+            cost = Cost.gaussian(squared / Fraction(scale) ** 2)
+        return cls(strategy, leaves, steps, scale, cost)
+
+    @property
+    def law(self) -> Law:
+        """The noise law."""
+        return LAWS[self.strategy.law]
+
+    @cached_property
+    def node_variance(self) -> float:
+        """Variance of the noise on one node, in lattice units squared."""
+        return self.law.variance(self.scale)
+
+    def noise(self, secret: Secret, *purpose: KeyPart) -> LatticeNoise:
+        """The noise of the nodes: the draw at index ``t`` belongs to the node of leaf ``t``."""
+        return LatticeNoise(self.law, self.scale, secret, ("strategy", *purpose))
+
+    def unit_variance(self, t: IntArray | int) -> FloatArray:
+        """Noise variance of the prefix sum at leaf ``t``, per unit of clipping range squared."""
+        leaf = np.atleast_1d(np.asarray(t, np.int64))
+        per_node = self.node_variance / float(self.steps) ** 2
+        return self.strategy.weights(self.leaves, leaf) * per_node

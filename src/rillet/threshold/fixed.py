@@ -1,0 +1,43 @@
+"""A clipping range that is declared, not learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+from rillet.errors import ParameterError
+from rillet.grid import check_range
+from rillet.noise import FloatArray, Secret
+from rillet.privacy import Cost
+from rillet.threshold.base import Range, Threshold
+
+
+@dataclass(frozen=True)
+class FixedThreshold(Threshold):
+    """Clip at ``upper`` (default: the plan's own bound), known in advance.
+
+    **Privacy.** Costs nothing: it is public.
+    """
+
+    upper: float | None = None
+    name: ClassVar[str] = "fixed"
+    learns: ClassVar[bool] = False
+
+    def range_within(self, bounds: Range) -> Range:
+        """The declared range, which must lie inside the public bounds."""
+        upper = bounds.upper if self.upper is None else self.upper
+        check_range(bounds.lower, upper)
+        if upper > bounds.upper:
+            raise ParameterError("threshold", f"at most upper ({bounds.upper:g})", upper)
+        return Range(bounds.lower, float(upper))
+
+    def cost(self, budget: Fraction, delta: float) -> Cost:
+        """Nothing."""
+        return Cost()
+
+    def learn(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+    ) -> Range:
+        """Ignore the data."""
+        return self.range_within(bounds)
