@@ -1,0 +1,27 @@
+"""Sources: where observations come from.
+
+A source is a function that opens something, checks what is public about it (does it exist, has it
+the column), and returns an iterator of `Block`. Each block is a run of observations in order with
+the position behind it. Sources share these promises:
+
+- **One row, one observation.** A cell that is empty, missing or no number is NaN, which clipping
+  maps to a fixed image. No value makes a source raise, skip or add a row.
+- **Bounded memory.** At most ``block_rows`` rows are held at a time.
+- **Resume.** ``start=block.position`` continues behind that block.
+- **Asking is acknowledging.** Who asks for the next block has safely absorbed the one before. A
+  source over a broker acknowledges then, so a consumer must not read ahead of what it has made
+  durable.
+
+**Privacy.** Touches raw data: the values of a block are unreleased. Header lines, field names, the
+number of rows and the size of a file count as public.
+"""
+
+from __future__ import annotations
+
+from rillet.source.block import Block, Position
+from rillet.source.delimited import read_csv
+from rillet.source.json_lines import read_json_lines
+from rillet.source.opening import read
+from rillet.source.parquet import read_parquet
+
+__all__ = ["Block", "Position", "read", "read_csv", "read_json_lines", "read_parquet"]
