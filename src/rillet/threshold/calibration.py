@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 import mpmath
@@ -230,19 +230,15 @@ def worst_pair_proved(law: Law, a: float, b: float, epsilon: float) -> bool:
     """Whether Law(0, e^b) against Law(a, 1) is known to be the worst pair of neighbours.
 
     **Privacy.** Public numbers only. Sufficient conditions (``docs/proofs/smooth.md``): Laplace
-    a ≤ ε and b + a·e^{−b} ≤ ε; Gaussian a² ≤ 2ε, e^b − e^{−b} ≤ a and
-    b + ½ − ½(e^b − a)² ≤ ε. At b = 0 the pair is worst without any condition.
+    a ≤ ε and b + a·e^{−b} ≤ ε; Gaussian a² ≤ 2ε and (e^{2b} − 1)³ ≤ a²(a² + 2ε − 2b). At b = 0
+    the pair is worst without any condition.
     """
     if b == 0:
         return True
     if law == "laplace":
         return a <= epsilon and b + a * math.exp(-b) <= epsilon
-    width = math.exp(b)
-    return (
-        a * a <= 2 * epsilon
-        and width - 1 / width <= a
-        and b + 0.5 - 0.5 * (width - a) ** 2 <= epsilon
-    )
+    room = a * a * (a * a + 2 * epsilon - 2 * b)
+    return a * a <= 2 * epsilon and math.expm1(2 * b) ** 3 <= room
 
 
 def exact_delta(law: Law, a: float, b: float, epsilon: float) -> float:
@@ -279,6 +275,7 @@ def exact_delta(law: Law, a: float, b: float, epsilon: float) -> float:
     return math.nextafter(float(_precise_delta(law, a, b, epsilon)), math.inf)
 
 
+@cache
 def _context() -> Any:
     """An mpmath context of our own: changing the global precision would not be thread-safe."""
     ctx = mpmath.MPContext()
@@ -382,16 +379,19 @@ def _largest_log_ratio(
 ) -> NDArray[np.float64]:
     """For each shift the largest b that keeps δ and the conditions of `worst_pair_proved`."""
     low = np.zeros_like(shifts)
-    # Laplace: b ≤ ε − a implies b + a·e^{−b} ≤ ε. Gaussian: e^b − e^{−b} ≤ a.
-    high = np.maximum(epsilon - shifts, 0.0) if law == "laplace" else np.arcsinh(shifts / 2)
+    # Laplace: b ≤ ε − a implies b + a·e^{−b} ≤ ε. Gaussian: the condition without its −2b.
+    square = shifts**2
+    high = np.maximum(epsilon - shifts, 0.0)
+    if law == "gaussian":
+        high = np.log1p(np.cbrt(square * (square + 2 * epsilon))) / 2
     for _ in range(60):
         middle = (low + high) / 2
         if law == "laplace":
             fits = _log_laplace_delta(shifts, middle, epsilon) <= log_delta
         else:
             fits = _log_gaussian_delta(shifts, middle, epsilon) <= log_delta
-            width = np.exp(middle)
-            fits &= middle + 0.5 - 0.5 * (width - shifts) ** 2 <= epsilon
+            room = square * (square + 2 * epsilon - 2 * middle)
+            fits &= np.expm1(2 * middle) ** 3 <= room
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     return low
 
