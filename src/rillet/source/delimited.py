@@ -16,7 +16,6 @@ that one of them drops is an observation lost, so the lines are cut here.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -134,41 +133,43 @@ def check_delimiter(delimiter: object) -> None:
 def _raw_column(index: int, separator: bytes) -> Callable[[list[bytes]], FloatArray]:
     padding = separator * (index + 1)  # Gives short lines an empty cell without a branch.
     cuts = index + 1
+    before = _cell(separator, capture=False) + re.escape(separator)
+    quoted = re.compile(rb"(?:%b){%d}%b" % (before, index, _cell(separator, capture=True)))
+
+    def raw_quoted(raw_line: bytes) -> bytes:
+        match = quoted.match(raw_line)
+        return _unquoted(*match.groups(b"")) if match else b""
 
     def raw_values_of(raw_lines: list[bytes]) -> FloatArray:
-        if any(b'"' in line for line in raw_lines):
-            raw_cells = [_raw_cell(line, index, separator) for line in raw_lines]
-        else:
-            raw_cells = [(line + padding).split(separator, cuts)[index] for line in raw_lines]
-        return numbers(raw_cells)
+        if b'"' in b"".join(raw_lines):
+            return numbers(list(map(raw_quoted, raw_lines)))
+        return numbers([(line + padding).split(separator, cuts)[index] for line in raw_lines])
 
     return raw_values_of
 
 
-def _raw_cell(raw_line: bytes, index: int, separator: bytes) -> bytes:
-    raw_cells = _cells(raw_line, separator)
-    return raw_cells[index] if index < len(raw_cells) else b""
-
-
-def _cells(raw_line: bytes, separator: bytes) -> list[bytes]:
-    """Cut a line into cells; total."""
-    if b'"' not in raw_line:
-        return raw_line.split(separator)
-    pattern = _cell_pattern(separator)
-    raw_cells = []
+def _cells(line: bytes, separator: bytes) -> list[bytes]:
+    pattern = re.compile(_cell(separator, capture=True))
+    cells: list[bytes] = []
     place = 0
-    while True:
-        match = pattern.match(raw_line, place)
-        # The pattern matches everywhere: each of its parts may be empty.
-        quoted, rest, end = match.groups(b"") if match else (b"", raw_line[place:], b"")
-        raw_cells.append(quoted.replace(b'""', b'"') + rest)
-        if not match or not end:
-            return raw_cells
-        place = match.end()
+    while (match := pattern.match(line, place)) and place <= len(line):
+        cells.append(_unquoted(*match.groups(b"")))
+        place = match.end() + len(separator)
+    return cells
 
 
-@functools.cache
-def _cell_pattern(separator: bytes) -> re.Pattern[bytes]:
-    part = re.escape(separator)
-    # The possessive quantifiers keep the time linear in the line, whatever is in it.
-    return re.compile(rb'(?:"((?:[^"]|"")*+)"?+)?+([^' + part + rb"]*+)(" + part + rb")?+")
+def _cell(separator: bytes, *, capture: bool) -> bytes:
+    """Return the pattern of a cell: what is inside quotation marks, and what is outside.
+
+    It matches the empty cell too. The possessive quantifiers keep the time linear in the line,
+    whatever is in it.
+    """
+    inside = rb'[^"]*+(?:""[^"]*+)*+'
+    outside = rb"[^" + re.escape(separator) + rb"]*+"
+    if capture:
+        inside, outside = rb"(" + inside + rb")", rb"(" + outside + rb")"
+    return rb'(?:"' + inside + rb'"?+)?+' + outside
+
+
+def _unquoted(inside: bytes, outside: bytes) -> bytes:
+    return inside.replace(b'""', b'"') + outside

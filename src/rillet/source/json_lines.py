@@ -1,9 +1,10 @@
 """Numbers from a field of JSON lines.
 
-One JSON value to each line, in UTF-8: objects with the field ``column``, or without ``column``
-bare numbers. A number is itself; text is read as a CSV cell would be; anything else, a missing
-field or a line that is not JSON is NaN. ``NaN`` and ``Infinity``, which many programs write, are
-read although JSON does not have them.
+One JSON object to each line, in UTF-8. A number in the field is itself; text is read as a CSV cell
+would be; anything else, a missing field or a line that is not JSON is NaN. ``NaN`` and
+``Infinity``, which many programs write, are read although JSON does not have them.
+
+Without ``column`` each line is a bare number, read as a CSV cell would be.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rillet.source.block import (
 )
 from rillet.source.lines import LineReader, blocks_of
 from rillet.source.names import find_column, listed
-from rillet.source.number import number
+from rillet.source.number import number, numbers
 
 __all__ = ["read_json_lines"]
 
@@ -92,25 +93,31 @@ def json_blocks(
     reader: LineReader, column: str | None, *, block_rows: int, start: Position | None
 ) -> Iterator[Block]:
     """Check the first record of an open reader and return all blocks; see `read_json_lines`."""
-    _check_shape(reader.name, _record(reader.first_line(consume=False)), column)
+    _check_shape(reader.name, reader.first_line(consume=False), column)
     return blocks_of(
         reader,
-        _raw_field(column),
+        numbers if column is None else _raw_field(column),
         block_rows=block_rows,
         start=reader.go_to(start or Position()),
     )
 
 
-def _check_shape(source: str, raw_first: object, column: str | None) -> None:
-    if isinstance(raw_first, dict):
+def _check_shape(source: str, first: bytes, column: str | None) -> None:
+    record = _record(first)
+    if isinstance(record, dict):
         # Even a single field must be named: lines may lack it, and those are NaN, not an error.
         if column is None:
-            raise ParameterError("column", f"one of {listed(list(raw_first))}", None)
-        find_column(source, list(raw_first), column)
-    elif column is not None or raw_first is _NO_VALUE or isinstance(raw_first, list):
+            raise ParameterError("column", f"one of {listed(list(record))}", None)
+        find_column(source, list(record), column)
+    elif column is not None:
         raise InputError(
-            f"{source}: expected {'a JSON object' if column else 'a number'} on the first line, "
-            'found something else; is this JSON lines? CSV needs format="csv"'
+            f"{source}: expected a JSON object on the first line, since a column is named, found "
+            'something else; is this JSON lines? CSV needs format="csv"'
+        )
+    elif isinstance(record, list) or (record is _NO_VALUE and math.isnan(number(first))):
+        raise InputError(
+            f"{source}: expected a number on the first line, since no column is named, found "
+            'something else; is this JSON lines? CSV needs format="csv"'
         )
 
 
@@ -122,6 +129,24 @@ def _record(raw_line: bytes) -> Any:
         return _NO_VALUE
 
 
+def _raw_records(raw_lines: list[bytes]) -> list[Any]:
+    """Return `_record` of each line, in one call of the parser where that is the same.
+
+    The lines are joined to one JSON array. It has one object for each line, and it is the object
+    that the line alone would give, if all of this holds: every line starts with a brace; no
+    line has a bracket; the array parses; it has as many members as there are lines. For a line
+    break cannot lie inside a string (the parser refuses it) nor inside an object (a brace follows
+    where a name must), and there is no inner array, so every line holds at least one whole member.
+    """
+    raw_joined = b",\n".join(raw_lines)
+    all_objects = raw_joined.count(b",\n{") == len(raw_lines) - 1 and raw_joined[:1] == b"{"
+    if all_objects and b"[" not in raw_joined:
+        raw_array = _record(b"[" + raw_joined + b"]")
+        if isinstance(raw_array, list) and len(raw_array) == len(raw_lines):
+            return raw_array
+    return list(map(_record, raw_lines))
+
+
 def _number(raw_value: object) -> float:
     if isinstance(raw_value, float):
         return raw_value
@@ -130,14 +155,12 @@ def _number(raw_value: object) -> float:
     return math.nan
 
 
-def _raw_field(column: str | None) -> Callable[[list[bytes]], FloatArray]:
-    def raw_number(raw_line: bytes) -> float:
-        raw_record = _record(raw_line)
-        if column is None:
-            return _number(raw_record)
-        return _number(raw_record.get(column)) if isinstance(raw_record, dict) else math.nan
-
+def _raw_field(column: str) -> Callable[[list[bytes]], FloatArray]:
     def raw_values_of(raw_lines: list[bytes]) -> FloatArray:
-        return np.fromiter(map(raw_number, raw_lines), dtype=np.float64, count=len(raw_lines))
+        raw_found = [
+            record.get(column) if isinstance(record, dict) else None
+            for record in _raw_records(raw_lines)
+        ]
+        return np.fromiter(map(_number, raw_found), dtype=np.float64, count=len(raw_found))
 
     return raw_values_of

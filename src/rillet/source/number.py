@@ -45,8 +45,10 @@ def numbers(raw_cells: Sequence[bytes]) -> FloatArray:
     release is made of them.
     """
     if b"_" not in b"".join(raw_cells):
+        # Empty cells are common and cheap to replace.
+        raw_filled = [cell or b"nan" for cell in raw_cells]
         try:
-            return np.fromiter(map(float, raw_cells), dtype=np.float64, count=len(raw_cells))
+            return np.fromiter(map(float, raw_filled), dtype=np.float64, count=len(raw_filled))
         except ValueError:
             pass  # At least one cell is no number: read them one by one.
     return np.fromiter(map(number, raw_cells), dtype=np.float64, count=len(raw_cells))
