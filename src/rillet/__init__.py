@@ -1,5 +1,51 @@
 """Live statistics of a private real-valued stream, with differential privacy for every observation."""
 
+from rillet.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerClosed,
+    MissingExtra,
+    NotReady,
+    OutputError,
+    ParameterError,
+    RilletError,
+    StateError,
+    StreamEnded,
+)
+from rillet.noise import Secret
+from rillet.plan import Plan
+from rillet.privacy import Guarantee, Ledger
+from rillet.release import Release, Releases
+from rillet.statistic import Mean, Sum
+from rillet.strategy import BinaryTree, Independent
+from rillet.stream import Stream
+from rillet.threshold import FixedThreshold, SmoothQuantile
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "BinaryTree",
+    "BudgetExceeded",
+    "FixedThreshold",
+    "Guarantee",
+    "Independent",
+    "InputError",
+    "Ledger",
+    "LedgerClosed",
+    "Mean",
+    "MissingExtra",
+    "NotReady",
+    "OutputError",
+    "ParameterError",
+    "Plan",
+    "Release",
+    "Releases",
+    "RilletError",
+    "Secret",
+    "SmoothQuantile",
+    "StateError",
+    "Stream",
+    "StreamEnded",
+    "Sum",
+    "__version__",
+]

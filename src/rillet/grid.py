@@ -76,7 +76,7 @@ class Grid:
         scaled = np.fmax(raw, self.lower)
         np.fmin(scaled, self.upper, out=scaled)
         scaled -= self.lower
-        scaled *= self._per_unit
+        scaled *= self.per_unit
         np.rint(scaled, out=scaled)
         return np.minimum(scaled.astype(np.int64), self.steps)
 
@@ -87,10 +87,11 @@ class Grid:
             raw_value = lower
         elif raw_value > upper:
             raw_value = upper
-        return min(round((raw_value - lower) * self._per_unit), self.steps)
+        return min(round((raw_value - lower) * self.per_unit), self.steps)
 
     @property
-    def _per_unit(self) -> float:
+    def per_unit(self) -> float:
+        """Steps in one unit of value: the factor that :meth:`quantise` multiplies by."""
         return self.steps / self.width
 
     @property

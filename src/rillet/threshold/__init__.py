@@ -2,5 +2,10 @@
 
 from rillet.threshold.base import Range, Threshold
 from rillet.threshold.fixed import FixedThreshold
+from rillet.threshold.smooth import SmoothQuantile
 
-__all__ = ["FixedThreshold", "Range", "Threshold"]
+THRESHOLDS: dict[str, type[Threshold]] = {
+    kind.name: kind for kind in (FixedThreshold, SmoothQuantile)
+}
+
+__all__ = ["THRESHOLDS", "FixedThreshold", "Range", "SmoothQuantile", "Threshold"]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import mpmath
+import numpy as np
 
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Cost
@@ -22,6 +23,11 @@ class Range:
 
     lower: float
     upper: float
+
+    @property
+    def width(self) -> float:
+        """What one observation can move a sum by."""
+        return self.upper - self.lower
 
 
 class Threshold(ABC):
@@ -65,3 +71,8 @@ def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
         mantissa, exponent = mpmath.frexp(distance)
         coarse = mpmath.ceil(mpmath.ldexp(mantissa, GRID_BITS))
         return min(float(mpmath.ldexp(coarse, int(exponent) - GRID_BITS)), largest)
+
+
+def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:
+    """Clip to the public bounds; NaN lands on the lower one.  **Privacy.** Touches raw data; total."""
+    return np.fmin(np.fmax(raw_values, bounds.lower), bounds.upper)

@@ -1,0 +1,150 @@
+"""What ``"auto"`` stands for: the choice of threshold, strategy, lag and split, and its reasons.
+
+**Privacy.** Public numbers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from rillet.errors import ParameterError
+from rillet.layout import Layout
+from rillet.privacy import Guarantee
+from rillet.strategy import BinaryTree, Strategy
+from rillet.threshold import FixedThreshold, Range, SmoothQuantile, Threshold
+from rillet.threshold.calibration import Kind
+from rillet.threshold.calibration import Law as LawName
+
+Auto = Literal["auto"]
+
+#: PAK section VI: ε₁ between 0.8 and 0.9 of ε, p at most 0.005, r between 1 and 2, λ close to 1.
+PAPER_SHARE = 0.85
+PAPER_QUANTILE = 0.005
+PAPER_RANK_FACTOR = 0.85
+PAPER_MULTIPLIER = 1.5
+#: The tables give β_lt about 0.2 of β = 0.02.
+PAPER_BETA_LT = 0.004
+
+
+def paper_threshold(
+    *,
+    quantile: float | Auto,
+    rank_factor: float | Auto,
+    multiplier: float | Auto,
+    beta_lt: float | Auto,
+    calibration: str,
+    law: str,
+) -> SmoothQuantile:
+    """The paper's threshold with its recommended values where ``"auto"`` is given."""
+    kinds = ("exact", "textbook", "paper", "paper-mixed")
+    if calibration != "auto" and calibration not in kinds:
+        raise ParameterError("calibration", f"one of {kinds}", calibration)
+
+    def given(value: float | Auto, otherwise: float) -> float:
+        return otherwise if value == "auto" else cast(float, value)
+
+    return SmoothQuantile(
+        quantile=given(quantile, PAPER_QUANTILE),
+        rank_factor=given(rank_factor, PAPER_RANK_FACTOR),
+        multiplier=given(multiplier, PAPER_MULTIPLIER),
+        beta_lt=given(beta_lt, PAPER_BETA_LT),
+        calibration=cast(Kind, "exact" if calibration == "auto" else calibration),
+        law=cast(LawName, law),
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why."""
+
+    threshold: Threshold
+    strategy: Strategy
+    lag: int
+    threshold_share: float
+    reasons: tuple[str, ...]
+
+    def describe(self, layout: Layout) -> str:
+        """The plan for a person: promise, parts, noise, reasons."""
+        lines = [f"Promise: {layout.guarantee}."]
+        if layout.lag:
+            share = float(layout.threshold_budget)
+            lines.append(
+                f"The first {layout.lag:,} observations teach the threshold "
+                f"({layout.threshold.name}, ε₁ = {share:.4g}); their sum is released with the rest."
+            )
+        else:
+            assert layout.declared_range is not None
+            lines.append(f"Values are clipped at {layout.declared_range.upper:g}, declared.")
+        if layout.main is not None:
+            cadence = "each observation" if layout.every == 1 else f"every {layout.every:,}"
+            lines.append(
+                f"Then a release for {cadence} through {layout.main.strategy.name} "
+                f"({layout.main.strategy.law} noise), up to {layout.length:,} observations."
+            )
+        unit = layout.unit_std_at(layout.length)
+        lines.append(f"Noise of the last sum: {unit:.4g} times the clipping range (one std).")
+        lines += [f"Why: {reason}" for reason in self.reasons]
+        return "\n".join(lines)
+
+
+def choose(
+    *,
+    guarantee: Guarantee,
+    bounds: Range,
+    length: int,
+    every: int,
+    lag: int | Auto,
+    threshold: Threshold | Auto,
+    strategy: Strategy | Auto,
+    threshold_share: float | Auto,
+) -> Choice:
+    """Replace every ``"auto"`` by a choice."""
+    reasons: list[str] = []
+    if strategy == "auto":
+        strategy = BinaryTree()
+    if threshold == "auto":
+        if guarantee.delta > 0 and lag != 0:
+            threshold = SmoothQuantile(multiplier=PAPER_MULTIPLIER)
+        else:
+            threshold = FixedThreshold()
+            reasons.append("smooth sensitivity needs a positive delta and a lag: clipped at upper.")
+    for name, value, kind in (
+        ("threshold", threshold, Threshold),
+        ("strategy", strategy, Strategy),
+    ):
+        if not isinstance(value, kind):
+            raise ParameterError(name, f'a {kind.__name__} object or "auto"', value)
+    threshold, strategy = cast(Threshold, threshold), cast(Strategy, strategy)
+    if not threshold.learns:
+        _refuse_lag(lag)
+        return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
+    share = _checked_share(PAPER_SHARE if threshold_share == "auto" else threshold_share)
+    if lag == "auto":
+        lag = min(82_500, max(1, length // 3))
+    lag = _checked_lag(lag, length)
+    return Choice(threshold, strategy, lag, share, tuple(reasons))
+
+
+def _refuse_lag(lag: Any) -> None:
+    if lag not in (0, "auto"):
+        raise ParameterError("lag", "0 with a fixed threshold, which needs no lag", lag)
+
+
+def _checked_share(share: Any) -> float:
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise ParameterError("threshold_share", "a number between 0 and 1, both excluded", share)
+    return float(share)
+
+
+def _checked_lag(lag: Any, length: int) -> int:
+    if isinstance(lag, float) and lag.is_integer():
+        lag = int(lag)
+    if isinstance(lag, bool) or not isinstance(lag, int) or not 1 <= lag <= length:
+        raise ParameterError(
+            "lag",
+            f"a whole number from 1 to length ({length:,})",
+            lag,
+            hint="the threshold is learned from the first observations of the stream",
+        )
+    return lag

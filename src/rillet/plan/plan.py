@@ -1,0 +1,390 @@
+"""The plan: public parameters in, a promise and a way to keep it out.
+
+**Privacy.** A plan holds public parameters only; nothing here ever sees an observation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from rillet.errors import ParameterError, StateError
+from rillet.grid import UNKNOWN_LENGTH_CAP, check_range
+from rillet.layout import Layout
+from rillet.noise import KeyPart, Secret
+from rillet.plan.choose import Choice, choose, paper_threshold
+from rillet.privacy import Cost, Guarantee, check_delta, check_epsilon
+from rillet.release import Key
+from rillet.statistic import STATISTICS, Mean, Statistic
+from rillet.strategy import STRATEGIES, BinaryTree, Independent, Mechanism, Strategy
+from rillet.stream import Stream, start
+from rillet.threshold import THRESHOLDS, FixedThreshold, Range, Threshold
+
+Auto: TypeAlias = Literal["auto"]
+Tagged = TypeVar("Tagged", Threshold, Strategy, Statistic)
+
+FORMAT = "rillet-plan-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is promised and how it is kept, from public numbers alone.
+
+    ``"auto"`` is replaced by what was chosen when the plan is made, so that a plan is complete: the
+    same JSON is the same plan for ever.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The promise for each observation.
+    lower, upper
+        Public bounds of a value; values beyond are clipped.
+    length
+        Number of observations; None when no end is known (then at most 2^40).
+    every
+        Release each so many observations.
+    lag
+        Observations used to learn the threshold; 0 with a fixed one.
+    statistic
+        ``Mean()`` or ``Sum()``.
+    threshold, strategy
+        How to choose the clipping range, and how to release the running sum.
+    threshold_share
+        Share of ε that learning the threshold takes from the first ``lag`` observations.
+    backfill
+        Also release the first ``lag`` observations, once the threshold is known.
+
+    Examples
+    --------
+    >>> plan = Plan.baseline(epsilon=1.0, upper=3000.0, length=1000)
+    >>> stream = plan.open()
+    >>> release = stream.update(12.5)
+    >>> release.t, release.threshold
+    (1, 3000.0)
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    lower: float = 0.0
+    upper: float
+    length: int | None
+    every: int = 1
+    lag: int | Auto = "auto"
+    statistic: Statistic = field(default_factory=Mean)
+    threshold: Threshold | Auto = "auto"
+    strategy: Strategy | Auto = "auto"
+    threshold_share: float | Auto = "auto"
+    backfill: bool = False
+    _choice: Choice = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        def settle(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        settle("epsilon", check_epsilon(self.epsilon))
+        settle("delta", check_delta(self.delta))
+        if self.upper is None:
+            raise ParameterError(
+                "upper",
+                "a public bound on the values",
+                None,
+                hint="give a generous one: a learned threshold makes it cheap",
+            )
+        lower, upper = check_range(self.lower, self.upper)
+        settle("lower", lower)
+        settle("upper", upper)
+        if self.length is not None:
+            settle("length", _whole("length", self.length, 1, UNKNOWN_LENGTH_CAP))
+        settle("every", _whole("every", self.every, 1, self.most_observations))
+        if not isinstance(self.backfill, bool):
+            raise ParameterError("backfill", "True or False", self.backfill)
+        if not isinstance(self.statistic, Statistic):
+            raise ParameterError("statistic", "a statistic such as Mean()", self.statistic)
+        choice = choose(
+            guarantee=self.guarantee,
+            bounds=self.bounds,
+            length=self.most_observations,
+            every=self.every,
+            lag=self.lag,
+            threshold=self.threshold,
+            strategy=self.strategy,
+            threshold_share=self.threshold_share,
+        )
+        for name in ("lag", "threshold", "strategy", "threshold_share"):
+            settle(name, getattr(choice, name))
+        settle("_choice", choice)
+        self.layout  # noqa: B018 - refuse what cannot be calibrated now, not at the first value
+        self.layout.ledger()
+
+    # --- named plans -----------------------------------------------------------------------------
+
+    @classmethod
+    def paper(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        upper: float,
+        length: int | None,
+        lower: float = 0.0,
+        lag: int | Auto = "auto",
+        every: int = 1,
+        statistic: Statistic | None = None,
+        backfill: bool = False,
+        quantile: float | Auto = "auto",
+        rank_factor: float | Auto = "auto",
+        multiplier: float | Auto = "auto",
+        threshold_share: float | Auto = "auto",
+        beta_lt: float | Auto = "auto",
+        calibration: str = "auto",
+        law: str = "laplace",
+    ) -> Plan:
+        """Mechanism 1 of Perrier, Asghar, Kaafar (NDSS 2019), with the corrections of docs/errata.md.
+
+        ``quantile`` is the paper's p, ``rank_factor`` λ, ``multiplier`` r, ``threshold_share``
+        ε₁/ε, ``beta_lt`` the probability that the threshold falls below the quantile; ``"auto"``
+        takes the values that the paper's section VI recommends, and the exact calibration.
+        """
+        threshold = paper_threshold(
+            quantile=quantile,
+            rank_factor=rank_factor,
+            multiplier=multiplier,
+            beta_lt=beta_lt,
+            calibration=calibration,
+            law=law,
+        )
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            lower=lower,
+            upper=upper,
+            length=length,
+            every=every,
+            lag=lag,
+            statistic=Mean() if statistic is None else statistic,
+            threshold=threshold,
+            strategy=BinaryTree(),
+            threshold_share=threshold_share,
+            backfill=backfill,
+        )
+
+    @classmethod
+    def baseline(
+        cls,
+        *,
+        epsilon: float,
+        upper: float,
+        length: int | None,
+        delta: float = 0.0,
+        lower: float = 0.0,
+        every: int = 1,
+        statistic: Statistic | None = None,
+        strategy: Strategy | None = None,
+    ) -> Plan:
+        """The plain binary tree with noise scaled to the public bound: what the paper improves on."""
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            lower=lower,
+            upper=upper,
+            length=length,
+            every=every,
+            lag=0,
+            statistic=Mean() if statistic is None else statistic,
+            threshold=FixedThreshold(),
+            strategy=BinaryTree() if strategy is None else strategy,
+        )
+
+    # --- what it promises ------------------------------------------------------------------------
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The promise, for each observation."""
+        return Guarantee(self.epsilon, self.delta)
+
+    @property
+    def bounds(self) -> Range:
+        """The public bounds."""
+        return Range(self.lower, self.upper)
+
+    @property
+    def most_observations(self) -> int:
+        """``length``, or the public cap where no length is known."""
+        return UNKNOWN_LENGTH_CAP if self.length is None else self.length
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The calibrated mechanisms."""
+        threshold, strategy, lag = self.threshold, self.strategy, self.lag
+        assert isinstance(threshold, Threshold) and isinstance(strategy, Strategy)
+        assert isinstance(lag, int) and isinstance(self.threshold_share, float)
+        guarantee, most = self.guarantee, self.most_observations
+        # The share as the decimal that was typed, so that 0.8 of 1 leaves exactly 0.2.
+        budget = Fraction(self.epsilon) * Fraction(repr(self.threshold_share))
+        opening = None
+        if lag:
+            spent = threshold.cost(budget, self.delta)
+            # The opening's own release is pure: the threshold may have used up all of delta.
+            of_sum = strategy if self.backfill and strategy.law == "laplace" else Independent()
+            leaves = -(-lag // self.every) if self.backfill else 1
+            left = Cost(epsilon=spent.epsilon)
+            opening = Mechanism.calibrate(
+                of_sum, leaves, Guarantee(self.epsilon), already=left, observations=lag
+            )
+        main = None
+        if most > lag:
+            leaves = -(-(most - lag) // self.every)
+            main = Mechanism.calibrate(strategy, leaves, guarantee, observations=most - lag)
+        return Layout(
+            guarantee=guarantee,
+            bounds=self.bounds,
+            length=most,
+            length_is_known=self.length is not None,
+            lag=lag,
+            every=self.every,
+            backfill=self.backfill,
+            threshold=threshold,
+            threshold_budget=budget,
+            opening=opening,
+            main=main,
+            statistic=self.statistic,
+            digest=self.digest,
+        )
+
+    def unit_noise_std(self, t: int) -> float:
+        """Noise std of the statistic at ``t``, per unit of clipping range.
+
+        Times ``release.threshold - release.clip_lower`` this is exactly ``release.noise_std``.
+        """
+        unit = self.layout.unit_std_at(t)
+        return unit / t if self.statistic.name == "mean" else unit
+
+    def expected_error(self, t: int, threshold: float | None = None) -> float:
+        """Standard deviation of the noise in the statistic at ``t``, in the statistic's unit.
+
+        A learned threshold is not known in advance: give a guess as ``threshold``; without one the
+        public bound stands in, which is the worst case.
+        """
+        upper = threshold
+        if upper is None:
+            declared = self.layout.declared_range
+            upper = self.upper if declared is None else declared.upper
+        check_range(self.lower, upper)
+        return self.unit_noise_std(t) * (upper - self.lower)
+
+    def describe(self) -> str:
+        """What this plan does and why, for a person."""
+        return self._choice.describe(self.layout)
+
+    # --- running it ------------------------------------------------------------------------------
+
+    def open(
+        self, *, secret: Secret | None = None, key: tuple[str | int, ...] = (), run: str = ""
+    ) -> Stream:
+        """Start a stream.
+
+        Without a ``secret`` a fresh one comes from the operating system.  With the same secret,
+        plan, key and run the noise is the same: never open two streams of different data that way.
+        """
+        own = self._stream_secret(Secret.generate() if secret is None else secret, key, run)
+        return Stream(self.layout, key, start(self.layout, own))
+
+    def resume(self, blob: bytes, *, secret: Secret, run: str = "") -> Stream:
+        """Continue from :meth:`Stream.snapshot`, as if the stream had never stopped.
+
+        ``secret`` is the one given to :meth:`open`, or ``stream.secret`` as it was at the snapshot.
+        """
+        from rillet.state.snapshot import open_state
+
+        def own(key: Key) -> Secret:
+            return self._stream_secret(secret, key, run)
+
+        key, state = open_state(self.layout, blob, secret, own)
+        return Stream(self.layout, key, state)
+
+    def _stream_secret(self, secret: Secret, key: tuple[KeyPart, ...], run: str) -> Secret:
+        if secret.scope:
+            raise StateError(
+                "secret: this one belongs to one stream and cannot open another; "
+                "use Secret.generate(), or resume the stream from its snapshot"
+            )
+        if not isinstance(key, tuple):
+            raise ParameterError("key", 'a tuple such as ("north",)', key)
+        return secret.derive("stream", self.digest, run, *key)
+
+    # --- JSON ------------------------------------------------------------------------------------
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the plan: noise is keyed by it, so that no two plans share noise."""
+        return hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode()).digest()
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"format": FORMAT}
+        for item in dataclasses.fields(self):
+            if not item.init:
+                continue
+            value = getattr(self, item.name)
+            if isinstance(value, (Threshold, Strategy, Statistic)):
+                value = {"kind": value.name, **dataclasses.asdict(value)}  # type: ignore[call-overload]
+            fields[item.name] = value
+        return fields
+
+    def to_json(self) -> str:
+        """The complete plan; :meth:`from_json` reads it back."""
+        return json.dumps(self._fields(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan that :meth:`to_json` wrote."""
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise ParameterError("plan", "JSON", f"text that is not ({error})") from None
+        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+            raise ParameterError("plan", f'a JSON object with "format": "{FORMAT}"', "another one")
+        known = {item.name for item in dataclasses.fields(cls) if item.init}
+        if unknown := sorted(set(fields) - known):
+            raise ParameterError("plan", f"only the names {sorted(known)}", f"also {unknown}")
+        fields["threshold"] = _untag("threshold", fields.get("threshold"), THRESHOLDS)
+        fields["strategy"] = _untag("strategy", fields.get("strategy"), STRATEGIES)
+        fields["statistic"] = _untag("statistic", fields.get("statistic"), STATISTICS)
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise ParameterError(
+                "plan", "every required name", f"a plan without it ({error})"
+            ) from None
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    """Refuse anything but a whole number in the range; floats such as 1e6 are welcome."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        number = value.__index__()  # type: ignore[attr-defined]
+    except AttributeError:
+        number = None
+    if isinstance(value, bool) or number is None or not low <= number <= high:
+        raise ParameterError(name, f"a whole number from {low:,} to {high:,}", value)
+    return int(number)
+
+
+def _untag(name: str, table: object, kinds: dict[str, Callable[..., Any]]) -> Any:
+    """An object from its tagged table; ``"auto"`` stays."""
+    if table is None or table == "auto":
+        return "auto" if name != "statistic" else Mean()
+    if not isinstance(table, dict) or table.get("kind") not in kinds:
+        found = table.get("kind") if isinstance(table, dict) else table
+        raise ParameterError(name, f'a table with "kind" one of {sorted(kinds)}', found)
+    arguments = {key: value for key, value in table.items() if key != "kind"}
+    try:
+        return kinds[table["kind"]](**arguments)
+    except TypeError:
+        raise ParameterError(name, f"the names of {table['kind']}", sorted(arguments)) from None

@@ -1,0 +1,110 @@
+"""The paper's threshold: the λp-quantile with noise scaled to its smooth sensitivity.
+
+``τ = x̂ + (κS/a)(Z + offset)``, multiplied by ``r`` and clipped to the public bounds (PAK, section
+IV-C, equation for τ; the clipping of the first block and ``r`` in the noise scale are corrected in
+:mod:`rillet.stream`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal
+
+import mpmath
+import numpy as np
+
+from rillet.errors import ParameterError
+from rillet.noise import LAWS, FloatArray, Secret, continuous_draw
+from rillet.privacy import Cost, round_down
+from rillet.threshold.base import Range, Threshold, clip_to_bounds, land_on_grid
+from rillet.threshold.calibration import Calibration, Kind, calibrate
+from rillet.threshold.calibration import Law as LawName
+from rillet.threshold.smooth_sensitivity import quantile_rank, smooth_sensitivity
+
+
+@dataclass(frozen=True)
+class SmoothQuantile(Threshold):
+    """Learn the threshold by smooth sensitivity of a quantile.
+
+    **Privacy.** (ε₁, δ) for each of the ``lag`` observations, by the calibration named
+    (docs/proofs/smooth.md).  Neighbours replace one observation.  Multiplying by ``multiplier``
+    and landing on the public grid are post-processing.
+
+    Parameters
+    ----------
+    quantile
+        p: the share of values that may lie above the quantile.
+    rank_factor
+        λ ≤ 1: the quantile estimated is the λp-quantile, so that it is rarely below the p-quantile.
+    multiplier
+        r ≥ 1: a light tail has its p^r-quantile below r times its p-quantile.
+    beta_lt
+        Probability that the noise brings the threshold below the estimated quantile.
+    calibration
+        ``"exact"`` (default), ``"textbook"`` or ``"paper"``; ``"paper-mixed"`` is for tables only.
+    law
+        ``"laplace"`` or ``"gaussian"``.
+    """
+
+    quantile: float = 0.005
+    rank_factor: float = 0.85
+    multiplier: float = 1.0
+    beta_lt: float = 0.004
+    calibration: Kind = "exact"
+    law: LawName = "laplace"
+    name: ClassVar[str] = "smooth-quantile"
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("quantile", 0.0, 0.5),
+            ("rank_factor", 0.0, 1.0),
+            ("beta_lt", 0.0, 0.5),
+        ):
+            value = getattr(self, name)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or (not low < value <= high)
+            ):
+                raise ParameterError(name, f"a number above {low:g} and at most {high:g}", value)
+        if isinstance(self.multiplier, bool) or not 1.0 <= self.multiplier < float("inf"):
+            raise ParameterError("multiplier", "a number of at least 1", self.multiplier)
+
+    def calibrated(self, budget: Fraction, delta: float) -> Calibration:
+        """The constants a, b, offset and κ for this budget; refused where κ does not exist."""
+        return calibrate(self.calibration, self.law, round_down(budget), delta, self.beta_lt)
+
+    def cost(self, budget: Fraction, delta: float) -> Cost:
+        """(ε₁, δ): smooth sensitivity is not pure."""
+        if delta <= 0:
+            raise ParameterError(
+                "delta",
+                "a positive delta, since smooth sensitivity is not pure",
+                delta,
+                hint="give delta a positive value, for example 2**-20, or use a fixed threshold",
+            )
+        self.calibrated(budget, delta).require_releasable()
+        return Cost.approximate(budget, delta)
+
+    @property
+    def tail(self) -> Fraction:
+        """λp, as the decimals that were typed."""
+        return Fraction(repr(self.quantile)) * Fraction(repr(self.rank_factor))
+
+    def learn(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+    ) -> Range:
+        """Release the threshold.  **Privacy.** (ε₁, δ) for each of the values."""
+        constants = self.calibrated(budget, delta)
+        constants.require_releasable()
+        raw_sorted = np.sort(clip_to_bounds(raw_values, bounds))
+        rank = quantile_rank(len(raw_sorted), self.tail)
+        exact_scale = smooth_sensitivity(raw_sorted, rank, bounds.lower, bounds.upper, constants.b)
+        noise = continuous_draw(LAWS[self.law], secret, ("threshold", self.name))
+        with mpmath.workprec(256):
+            scale = mpmath.mpf(constants.kappa) * mpmath.mpf(exact_scale) / mpmath.mpf(constants.a)
+            released = mpmath.mpf(float(raw_sorted[rank - 1])) - mpmath.mpf(bounds.lower)
+            released += scale * (noise + mpmath.mpf(constants.offset))
+            released *= mpmath.mpf(self.multiplier)
+        return Range(bounds.lower, bounds.lower + land_on_grid(released, bounds.width))
