@@ -11,10 +11,11 @@ moves by at most ``steps``.  Everything after the noise is post-processing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,37 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, NDArray[Any]]:
         """Prefix sums at leaves ``first``, ``first + 1``, …, in lattice units."""
+
+
+class NoiseSource(Protocol):
+    """Independent keyed integer draws, addressed by index, such as ``LatticeNoise``."""
+
+    def draw(self, start: int, count: int) -> IntArray:
+        """Draws ``start`` to ``start + count - 1``."""
+
+
+#: Draws of a level under the key in force: different levels are independent.
+Levels: TypeAlias = Callable[[int], NoiseSource]
+
+
+class NoiseProcess:
+    """The integer noise of the nodes, made from independent draws: one draw each, unless overridden.
+
+    A strategy whose noise is correlated (``elders``) draws each ingredient once, at the leaf that
+    first needs it, with the key in force at that leaf, and keeps it in its state as long as later
+    leaves need it: keys may ratchet between any two leaves, and nothing is ever drawn again.
+
+    **Privacy.** Touches no data.  The state is noise: whoever reads it together with the releases
+    learns exact sums, so it is kept as safe as the exact state of the encoder.
+    """
+
+    def start(self) -> State:
+        """State before the first leaf."""
+        return ()
+
+    def draw(self, state: State, levels: Levels, first: int, count: int) -> tuple[State, IntArray]:
+        """Noise of the nodes of leaves ``first``, ``first + 1``, …; all of them under one key."""
+        return state, levels(0).draw(first, count)
 
 
 class Stepper(ABC):
@@ -93,6 +125,17 @@ class Strategy(ABC):
     @abstractmethod
     def decoder(self, leaves: int) -> Decoder:
         """The decoder for a stream of at most ``leaves`` leaves."""
+
+    def noise_process(self, leaves: int) -> NoiseProcess:
+        """How the noise of the nodes is made: by default one independent draw for each."""
+        return NoiseProcess()
+
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """Covariance of the decoded noise at two leaves, in units of one node's variance.
+
+        ``earlier`` and ``later`` broadcast against each other, with ``earlier ≤ later``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no covariance")
 
     def stepper(
         self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
@@ -167,6 +210,18 @@ class Mechanism:
     def noise(self, secret: Secret, *purpose: KeyPart) -> LatticeNoise:
         """The noise of the nodes: the draw at index ``t`` belongs to the node of leaf ``t``."""
         return LatticeNoise(self.law, self.scale, secret, ("strategy", *purpose))
+
+    def levels(self, secret: Secret, *purpose: KeyPart) -> Levels:
+        """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
+        opened: dict[int, LatticeNoise] = {}
+
+        def level(number: int) -> LatticeNoise:
+            if number not in opened:
+                suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
+                opened[number] = self.noise(secret, *purpose, *suffix)
+            return opened[number]
+
+        return level
 
     def unit_variance(self, t: IntArray | int) -> FloatArray:
         """Noise variance of the prefix sum at leaf ``t``, per unit of clipping range squared."""
