@@ -58,11 +58,14 @@ def _encode(parts: tuple[KeyPart, ...]) -> bytes:
         if isinstance(part, bytes):
             tag, content = b"b", part
         elif isinstance(part, str):
-            tag, content = b"s", part.encode("utf-8")
-        elif isinstance(part, int) and not isinstance(part, bool):
+            # surrogatepass: a name that came from the file system must not fail here
+            tag, content = b"s", part.encode("utf-8", "surrogatepass")
+        elif isinstance(part, int) and not isinstance(part, bool):  # type: ignore[redundant-expr]
             tag, content = b"i", str(part).encode("ascii")
         else:
-            raise ParameterError("key", "a tuple of strings, integers or bytes", type(part).__name__)
+            raise ParameterError(
+                "key", "a tuple of strings, integers or bytes", type(part).__name__
+            )
         encoded += tag + len(content).to_bytes(8, "big") + content
     return bytes(encoded)
 
@@ -134,27 +137,37 @@ class Secret:
     def load(cls, path: str | os.PathLike[str]) -> Secret:
         """Read a secret that :meth:`save` wrote."""
         try:
-            fields = Path(path).read_text("ascii").split()
-            if len(fields) != 5 or fields[0] != "rillet-secret-1":
-                raise ValueError
-            return cls(
-                bytes.fromhex(fields[4]),
-                epoch=int(fields[1]),
-                scope=bytes.fromhex(fields[2].removeprefix("scope=")),
-                for_tests_only=fields[3] == "for-tests",
-            )
+            secret = cls._parse(Path(path).read_bytes())
         except OSError as error:
             raise StateError(f"secret: cannot read {path}: {error.strerror}") from None
-        except (ValueError, ParameterError):
-            # The cause is dropped on purpose: its message could quote the file, which is a key.
+        if secret is None:
+            # Raised here, without cause or context: theirs could quote the file, which is a key.
             raise StateError(
                 f"secret: {path} is not a rillet secret file; name the file that Secret.save wrote"
-            ) from None
+            )
+        return secret
+
+    @classmethod
+    def _parse(cls, content: bytes) -> Secret | None:
+        try:
+            version, epoch, scope, use, material = content.decode("ascii").split()
+            if version != "rillet-secret-1" or use not in ("for-tests", "for-release"):
+                return None
+            return cls(
+                bytes.fromhex(material),
+                epoch=int(epoch),
+                scope=bytes.fromhex(scope.removeprefix("scope=")),
+                for_tests_only=use == "for-tests",
+            )
+        except ValueError:  # which a ParameterError is, too
+            return None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the secret to a new file that only its owner can read (mode 0600)."""
         use = "for-tests" if self.for_tests_only else "for-release"
-        line = f"rillet-secret-1 {self.epoch} scope={self.scope.hex()} {use} {self._material.hex()}\n"
+        line = (
+            f"rillet-secret-1 {self.epoch} scope={self.scope.hex()} {use} {self._material.hex()}\n"
+        )
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -184,6 +197,8 @@ class Secret:
 
     def ratchet(self, steps: int = 1) -> Secret:
         """Go forward one way: the result does not allow this secret to be computed."""
+        if steps < 0:
+            raise ParameterError("steps", "a number of steps forward", steps)
         secret = self
         for _ in range(steps):
             secret = Secret(
@@ -199,9 +214,9 @@ class Secret:
         return Keystream(self._expand("keystream", *purpose))
 
     def seal(self, plaintext: bytes, *, associated: bytes) -> bytes:
-        """Encrypt and authenticate (AES-256-GCM, fresh nonce) under a key derived from this secret."""
+        """Encrypt and authenticate (AES-256-GCM) under a key derived from this secret."""
         nonce = secrets.token_bytes(12)
-        # A fresh salt per message gives a fresh key, so nonces cannot collide however many are sealed.
+        # A fresh salt gives each message a key of its own, so nonces cannot collide.
         salt = secrets.token_bytes(16)
         key = HKDF(hashes.SHA256(), 32, salt, _encode(("rillet/1", "seal"))).derive(self._material)
         return salt + nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
@@ -227,6 +242,9 @@ class Keystream:
     def __repr__(self) -> str:
         return "Keystream(<hidden>)"
 
+    def __reduce__(self) -> str:
+        raise TypeError("a Keystream is not pickled: it holds a key")
+
     def words(self, start: int, count: int) -> NDArray[np.uint64]:
         """Words ``start`` to ``start + count - 1``."""
         skipped = start & 1  # a 16-byte AES block holds two words
@@ -236,8 +254,13 @@ class Keystream:
         return np.frombuffer(encryptor.update(zeros), dtype="<u8")[skipped:]
 
     def integer(self, index: int, bits: int) -> int:
-        """A uniform integer of ``bits`` bits (a multiple of 64) at the address ``index``."""
-        count = bits // 64
+        """A uniform integer of ``bits`` bits (a multiple of 64) at the address ``index``.
+
+        Addresses of different ``bits`` overlap: one keystream serves one size.
+        """
+        count, left_over = divmod(bits, 64)
+        if left_over or count < 1:
+            raise ParameterError("bits", "a positive multiple of 64", bits)
         return int.from_bytes(self.words(index * count, count).astype(">u8").tobytes(), "big")
 
 
@@ -259,9 +282,12 @@ class Law(ABC):
     #: Bound on the relative error of ``float_quantile``.
     float_error: float = float("inf")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
-        """``x`` with ``P(|Z| > x) = u``, within ``(1 + x)·2^(20 − precision)``."""
+        """``x`` with ``P(|Z| > x) = u``, ``0 < u <= 1``, within ``(1 + x)·2^(20 − precision)``."""
 
     @abstractmethod
     def variance(self, scale: float) -> float:
@@ -291,7 +317,7 @@ class LaplaceLaw(Law):
         return -mpmath.log(u)
 
     def float_quantile(self, v: FloatArray) -> FloatArray:
-        """``-ln v``; NumPy's logarithm is taken to be within 8 ulp (a test measures it)."""
+        """``-ln v``, taken to be within 2^-50 of its value (a test measures it)."""
         np.log(v, out=v)
         return np.negative(v, out=v)
 
@@ -327,7 +353,7 @@ class GaussianLaw(Law):
         return x
 
     def float_quantile(self, v: FloatArray) -> FloatArray:
-        """``-ndtri(v/2)``, taken to be within 32 ulp (a test measures it)."""
+        """``-ndtri(v/2)``, taken to be within 2^-48 of its value (a test measures it)."""
         np.multiply(v, 0.5, out=v)
         ndtri(v, out=v)
         return np.negative(v, out=v)
@@ -354,15 +380,16 @@ LAWS: Final[dict[str, Law]] = {LAPLACE.name: LAPLACE, GAUSSIAN.name: GAUSSIAN}
 # --- Draws ---------------------------------------------------------------------------------------
 
 
-def _check_scale(scale: float) -> float:
-    if not 0.0 < scale <= LARGEST_SCALE:
+def _check_scale(scale: object) -> float:
+    number = isinstance(scale, (int, float, np.integer, np.floating))
+    if not number or isinstance(scale, bool) or not 0.0 < scale <= LARGEST_SCALE:  # type: ignore[operator]
         raise ParameterError(
             "scale",
             "a noise scale between 0 and 2^38 lattice units",
             scale,
             hint="use a coarser grid, a shorter stream or a larger epsilon",
         )
-    return float(scale)
+    return float(scale)  # type: ignore[arg-type]
 
 
 def decide(law: Law, scale: float, known: int, more: Iterator[int]) -> int:
@@ -429,6 +456,8 @@ class LatticeNoise:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _check_scale(self.scale))
+        if not 1.0 <= self.slack < float("inf"):  # less would lose exactness
+            raise ParameterError("slack", "a finite factor of at least 1", self.slack)
         object.__setattr__(self, "_words", self.secret.keystream("noise", *self.purpose))
         object.__setattr__(self, "_more", self.secret.keystream("refine", *self.purpose))
 
@@ -439,6 +468,7 @@ class LatticeNoise:
 
     def draw(self, start: int, count: int) -> IntArray:
         """Draws ``start`` to ``start + count - 1``."""
+        start = int(start)  # the arithmetic of addresses below must not wrap round at 64 bits
         drawn = np.empty(count, np.int64)
         for offset in range(0, count, CHUNK):
             block = drawn[offset : offset + CHUNK]
@@ -497,7 +527,7 @@ def continuous_draw(
     public grid (see :mod:`rillet.threshold`), where the truncation of the uniform to ``bits`` bits
     changes the outcome with probability below ``2^(60 − bits)``.
     """
-    word = secret.keystream("continuous", *purpose).integer(index, bits)
+    word = secret.keystream("continuous", bits, *purpose).integer(index, bits)
     with mpmath.workprec(bits + 64):
         magnitude = law.quantile((2 * (word >> 1) + 1) * mpmath.ldexp(mpmath.mpf(1), -bits))
         return -magnitude if word & 1 else magnitude
