@@ -8,6 +8,7 @@ image is the integers ``0 … steps``, so one replaced observation moves the res
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rillet.errors import ParameterError
-from rillet.noise import LARGEST_SCALE, FloatArray, IntArray
+from rillet.noise import LARGEST_SCALE, IntArray
 
 #: Exact sums stay below this, which leaves room for the noise in a signed 64-bit integer.
 LARGEST_SUM: Final = 2**61
@@ -52,8 +53,9 @@ class Grid:
         lower, upper = check_range(self.lower, self.upper)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
-        if not 1 <= self.steps < LARGEST_SUM:
+        if not _is_whole(self.steps) or not 1 <= self.steps < LARGEST_SUM:
             raise ParameterError("steps", "an integer from 1 to 2^61", self.steps)
+        object.__setattr__(self, "steps", int(self.steps))
 
     @property
     def width(self) -> float:
@@ -73,7 +75,7 @@ class Grid:
         """
         raw = np.asarray(raw_values, np.float64)
         # fmax returns the number when the other argument is NaN, so NaN lands on the lower end.
-        scaled = np.fmax(raw, self.lower)
+        scaled = np.fmax(raw, self.lower, out=np.empty_like(raw))
         np.fmin(scaled, self.upper, out=scaled)
         scaled -= self.lower
         scaled *= self.per_unit
@@ -103,9 +105,9 @@ class Grid:
 def check_range(lower: float, upper: float) -> tuple[float, float]:
     """Refuse bounds that are not a finite range of usable width."""
     for name, value in (("lower", lower), ("upper", upper)):
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-            raise ParameterError(name, "a finite number", value)
-        if not math.isfinite(value):
+        number = isinstance(value, (int, float, np.integer, np.floating))
+        # An integer beyond the largest float is as unusable as infinity, and isfinite would raise.
+        if not number or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
             raise ParameterError(name, "a finite number", value)
     lower, upper = float(lower), float(upper)
     if not lower < upper:
@@ -113,6 +115,10 @@ def check_range(lower: float, upper: float) -> tuple[float, float]:
     if not math.isfinite(upper - lower) or not math.isfinite(2.0**62 / (upper - lower)):
         raise ParameterError("upper", "a range that floats can divide", f"[{lower:g}, {upper:g}]")
     return lower, upper
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def choose_steps(length: int, scale_per_step: float) -> int:
@@ -133,6 +139,8 @@ def choose_steps(length: int, scale_per_step: float) -> int:
         half the clipping range), or less where the sum or the noise would not fit; refused when
         even the coarsest lattice would overflow.
     """
+    if not _is_whole(length) or length < 1:
+        raise ParameterError("length", "a whole number of at least 1", length)
     wanted = max(USUAL_STEPS, 1 << (length - 1).bit_length())
     room = LARGEST_SUM // length
     loudest = int(min(LARGEST_SCALE / scale_per_step, 2.0**61))

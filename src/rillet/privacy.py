@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import mpmath
@@ -25,6 +27,7 @@ Number: TypeAlias = int | float | Fraction
 
 _PRECISION: Final = 200
 _OUTWARD: Final = 2.0**-150
+_HUGE: Final = Fraction(2**200)
 REPLACE_ONE: Final = "the value of any one observation (replace-one, event level)"
 
 
@@ -32,8 +35,11 @@ REPLACE_ONE: Final = "the value of any one observation (replace-one, event level
 
 
 def round_up(value: Fraction) -> float:
-    """Smallest float that is at least ``value``."""
-    nearest = float(value)
+    """Smallest float that is at least ``value``; infinite beyond the largest."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -sys.float_info.max
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
@@ -56,23 +62,38 @@ def _mpf(value: Number) -> mpmath.mpf:
     return mpmath.mpf(exact.numerator) / exact.denominator
 
 
+def _float_up(value: mpmath.mpf) -> float:
+    nearest = float(value)
+    return nearest if mpmath.mpf(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
 # --- The promise ---------------------------------------------------------------------------------
 
 
 def check_epsilon(epsilon: object, name: str = "epsilon") -> float:
     """Refuse anything but a positive finite number."""
-    good = isinstance(epsilon, (int, float, Fraction)) and not isinstance(epsilon, bool)
-    if not good or not 0 < float(epsilon) < math.inf:  # type: ignore[arg-type]
+    number = _plain_number(epsilon)
+    if not 0 < number < math.inf:
         raise ParameterError(name, "a positive finite number", epsilon)
-    return float(epsilon)  # type: ignore[arg-type]
+    return number
 
 
 def check_delta(delta: object, name: str = "delta") -> float:
     """Refuse anything but a number with 0 ≤ delta < 1."""
-    good = isinstance(delta, (int, float, Fraction)) and not isinstance(delta, bool)
-    if not good or not 0 <= float(delta) < 1:  # type: ignore[arg-type]
+    number = _plain_number(delta)
+    if not 0 <= number < 1:
         raise ParameterError(name, "a number with 0 <= delta < 1", delta)
-    return float(delta)  # type: ignore[arg-type]
+    return number
+
+
+def _plain_number(value: object) -> float:
+    """The value as a float; NaN, which every check refuses, when it is not a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Fraction)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -81,8 +102,8 @@ class Guarantee:
 
     Examples
     --------
-    >>> print(Guarantee(1.0, 2**-20))
-    (1, 9.54e-07)-differential privacy for the value of any one observation (replace-one, event level)
+    >>> print(Guarantee(1.0, 2**-20, protects="one reading"))
+    (1, 9.54e-07)-differential privacy for one reading
     """
 
     epsilon: float
@@ -112,6 +133,13 @@ class Cost:
     epsilon: Fraction = Fraction(0)
     delta: Fraction = Fraction(0)
     mu_squared: Fraction = Fraction(0)
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta", "mu_squared"):
+            value = getattr(self, name)
+            if not 0 <= _plain_number(value) < math.inf or (name == "delta" and value > 1):
+                raise ParameterError(name, "a finite cost of at least 0", value)
+            object.__setattr__(self, name, Fraction(value))
 
     @classmethod
     def pure(cls, epsilon: Number) -> Cost:
@@ -158,11 +186,15 @@ class Cost:
         """Whether this cost keeps the promise; exact for pure and approximate costs."""
         if not self.mu_squared and self.epsilon <= Fraction(guarantee.epsilon):
             return self.delta <= Fraction(guarantee.delta)
-        return bool(self.delta_at(guarantee.epsilon) <= _mpf(guarantee.delta))
+        # A float and an mpf compare exactly, whatever the precision in force.
+        return bool(self.delta_at(guarantee.epsilon) <= mpmath.mpf(guarantee.delta))
 
 
-def _gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
-    """Hockey-stick divergence of N(μ, 1) from N(0, 1) at e^ε (Balle & Wang 2018, Theorem 8)."""
+def _gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf, slack: mpmath.mpf) -> mpmath.mpf:
+    """Hockey-stick divergence of N(μ, 1) from N(0, 1) at e^ε (Balle & Wang 2018, Theorem 8).
+
+    Rounded up: the difference can cancel; ``slack`` bounds its error, relative to its first term.
+    """
     if mu == 0:
         return max(mpmath.mpf(0), -mpmath.expm1(epsilon))
     root_half = mpmath.sqrt(mpmath.mpf(1) / 2)
@@ -172,8 +204,7 @@ def _gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf) -> mpmath.mpf:
 
     above = lower_tail(mu / 2 - epsilon / mu)
     below = mpmath.exp(epsilon) * lower_tail(-mu / 2 - epsilon / mu)
-    # The difference can cancel; its absolute error is at most 2^-190 of the larger term.
-    return max(mpmath.mpf(0), above - below) + above * mpmath.mpf(2) ** -190
+    return max(mpmath.mpf(0), above - below) + above * slack
 
 
 @lru_cache(maxsize=1024)
@@ -184,12 +215,24 @@ def delta_at(epsilon: Number, cost: Cost) -> mpmath.mpf:
     composed with a Gaussian of ratio μ that gives
     ``δ = p·δ_G(ε − ε₀; μ) + (1 − p)·δ_G(ε + ε₀; μ)`` with ``p = e^ε₀/(1 + e^ε₀)``.
     """
-    with mpmath.workprec(_PRECISION):
-        target, pure = _mpf(epsilon), _mpf(cost.epsilon)
-        mu = mpmath.sqrt(_mpf(cost.mu_squared))
+    # Absurd numbers are moved to where the tails can be computed; δ only grows by that.
+    target_epsilon, mu_squared = min(Fraction(epsilon), _HUGE), cost.mu_squared
+    if mu_squared:
+        mu_squared = max(mu_squared, 1 / _HUGE)
+        if max(mu_squared, cost.epsilon) > _HUGE:
+            return mpmath.mpf(1)
+    # Bits lost to cancellation, to tails far out and to a large exponent (docs/proofs/ledger.md).
+    far = abs(target_epsilon) + cost.epsilon
+    cancelled = int(far / mu_squared).bit_length() if mu_squared else 0
+    spread = mu_squared + 2 * far * far / mu_squared if mu_squared else far
+    lost = cancelled + int(spread).bit_length() + int(far).bit_length()
+    with mpmath.workprec(_PRECISION + lost + 8):
+        target, pure = _mpf(target_epsilon), _mpf(cost.epsilon)
+        mu = mpmath.sqrt(_mpf(mu_squared))
+        slack = mpmath.ldexp(mpmath.mpf(1), 10 - _PRECISION - cancelled)
         likely = 1 / (1 + mpmath.exp(-pure))
-        inner = likely * _gaussian_delta(target - pure, mu)
-        inner += (1 - likely) * _gaussian_delta(target + pure, mu)
+        inner = likely * _gaussian_delta(target - pure, mu, slack)
+        inner += (1 - likely) * _gaussian_delta(target + pure, mu, slack)
         missing = _mpf(cost.delta)
         return (missing + (1 - missing) * inner) * (1 + mpmath.mpf(_OUTWARD))
 
@@ -254,7 +297,9 @@ class Event:
     last: int | None
 
     def __post_init__(self) -> None:
-        if self.first < 1 or (self.last is not None and self.last < self.first):
+        ends: list[object] = [self.first] if self.last is None else [self.first, self.last]
+        whole = all(isinstance(end, int) and not isinstance(end, bool) for end in ends)
+        if not whole or self.first < 1 or (self.last is not None and self.last < self.first):
             raise ParameterError("first, last", "1 <= first <= last", (self.first, self.last))
 
     @property
@@ -296,7 +341,7 @@ def charges(events: Iterable[Event]) -> list[Charge]:
     cuts |= {event.last + 1 for event in events if event.last is not None}
     edges: list[int | None] = [*sorted(cuts), None]
     totals = []
-    for first, following in zip(edges, edges[1:], strict=False):
+    for first, following in pairwise(edges):
         assert first is not None
         over = [e for e in events if e.first <= first and (e.last is None or first <= e.last)]
         if over:
@@ -348,7 +393,9 @@ class Ledger:
                     f"beyond the promised ε = {self.guarantee.epsilon:g}, "
                     f"δ = {self.guarantee.delta:.3g}"
                 )
-                raise BudgetExceeded(f"{self._refused}; nothing was drawn, and the ledger is closed")
+                raise BudgetExceeded(
+                    f"{self._refused}; nothing was drawn, and the ledger is closed"
+                )
         self._entries.extend(events)
 
     def charges(self) -> list[Charge]:
@@ -380,9 +427,11 @@ class Ledger:
                     {
                         "first": charge.first,
                         "last": charge.last,
-                        "epsilon": float(charge.cost.epsilon),
-                        "mu": math.sqrt(charge.cost.mu_squared),
-                        "delta_at_promised_epsilon": float(charge.cost.delta_at(promise.epsilon)),
+                        "epsilon": round_up(charge.cost.epsilon),
+                        "mu": root_up(charge.cost.mu_squared),
+                        "delta_at_promised_epsilon": _float_up(
+                            charge.cost.delta_at(promise.epsilon)
+                        ),
                     }
                     for charge in self.charges()
                 ],
@@ -395,11 +444,18 @@ class Ledger:
     @classmethod
     def from_json(cls, text: str) -> Ledger:
         """Read what :meth:`to_json` wrote."""
-        fields = json.loads(text)
-        if fields.get("format") != "rillet-ledger-1":
-            raise ParameterError("ledger", 'JSON with "format": "rillet-ledger-1"', "another format")
-        entries = [Event.from_dict(entry) for entry in fields["entries"]]
-        return cls(Guarantee(**fields["promised"]), entries, fields["refused"])
+        try:
+            fields = json.loads(text)
+            if fields["format"] != "rillet-ledger-1":
+                raise KeyError
+            entries = [Event.from_dict(entry) for entry in fields["entries"]]
+            return cls(Guarantee(**fields["promised"]), entries, fields["refused"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ParameterError(
+                "ledger",
+                'JSON with "format": "rillet-ledger-1", as to_json wrote it',
+                "another text",
+            ) from error
 
     def __str__(self) -> str:
         """For a person: the promise, each spend, and what the worst-off observation has paid."""
