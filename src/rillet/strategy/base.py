@@ -65,7 +65,7 @@ Levels: TypeAlias = Callable[[int], NoiseSource]
 
 
 class NoiseProcess:
-    """The integer noise of the nodes, made from independent draws: one draw each, unless overridden.
+    """The integer noise of the nodes, made from independent draws; here simply one draw each.
 
     A strategy whose noise is correlated (``elders``) draws each ingredient once, at the leaf that
     first needs it, with the key in force at that leaf, and keeps it in its state as long as later
@@ -140,7 +140,7 @@ class Strategy(ABC):
     def stepper(
         self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
     ) -> Stepper | None:
-        """Continue one leaf at a time after ``absorbed`` leaves, if the strategy has such a form."""
+        """Continue one leaf at a time after ``absorbed`` leaves, where there is such a form."""
         return None
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ class SignedDigitTree(Strategy):
     arity
         Odd number of children of a node; chosen for the least variance when ``None``.
     objective
-        What the choice makes least: the ``"mean"`` or the ``"max"`` of the variance over the stream.
+        What is made least: the ``"mean"`` or the ``"max"`` of the variance over the stream.
 
     Examples
     --------
@@ -148,8 +148,7 @@ def levels_needed(k: int, leaves: int) -> int:
 
 def _least_arity(h: int, leaves: int) -> int:
     """Least odd ``k ≥ 3`` with ``(k^h − 1)/2 ≥ leaves``."""
-    k = max(3, round((2 * leaves + 1) ** (1 / h)) - 4)
-    k |= 1
+    k = max(3, int(float(2 * leaves + 1) ** (1 / h)) - 4) | 1
     while (k**h - 1) // 2 < leaves:
         k += 2
     while k > 3 and ((k - 2) ** h - 1) // 2 >= leaves:
@@ -210,17 +209,16 @@ def largest_weight(k: int, h: int, leaves: int) -> int:
 @lru_cache(maxsize=256)
 def best_shape(leaves: int, objective: str) -> tuple[int, int]:
     """Arity and levels with the least ``h²·`` (mean or max weight), from public numbers alone."""
-    best: tuple[int, int, int, int] | None = None
-    for h in range(1, levels_needed(3, leaves) + 1):
-        least = _least_arity(h, leaves)
-        for k in range(least, least + 2 * _ARITIES_TRIED, 2):
-            if levels_needed(k, leaves) != h:
-                break
-            measure = total_weight if objective == "mean" else largest_weight
-            candidate = (h**2 * measure(k, h, leaves), h, k, h)
-            best = candidate if best is None else min(best, candidate)
-    assert best is not None
-    return best[2], best[3]
+    measure = total_weight if objective == "mean" else largest_weight
+    candidates = (
+        (h**2 * measure(k, h, leaves), h, k)
+        for h in range(1, levels_needed(3, leaves) + 1)
+        for least in [_least_arity(h, leaves)]
+        for k in range(least, least + 2 * _ARITIES_TRIED, 2)
+        if levels_needed(k, leaves) == h
+    )
+    _, h, k = min(candidates)
+    return k, h
 
 
 # --- Noise ---------------------------------------------------------------------------------------
