@@ -107,8 +107,9 @@ def baskets() -> FloatArray:
     **Privacy.** Public data.
 
     A basket's total is the sum of ``sales_value`` over its lines, added in whole cents so that the
-    order of addition does not matter. Baskets are ordered by their first time stamp, ties by
-    ``basket_id``. The paper's supermarket runs over 150,000 baskets: take the first 150,000.
+    order of addition does not matter (a few lines hold 1e-15 where zero is meant). Baskets are
+    ordered by their first time stamp, ties by ``basket_id``. The paper's supermarket runs over
+    150,000 baskets: take the first 150,000.
 
     Returns
     -------

@@ -92,14 +92,11 @@ class LineReader:
         Raises
         ------
         InputError
-            If there is none, or the file is not in UTF-8.
+            If there is none, if it has no end, or if the file is not in UTF-8.
         """
-        while b"\n" not in self._raw_pending and self._fill():
-            if len(self._raw_pending) > LONGEST_LINE:
-                raise InputError(
-                    f"{self.name}: expected a first line of at most {LONGEST_LINE:,} bytes, found "
-                    "a longer one; is this a text file?"
-                )
+        while b"\n" not in self._raw_pending and len(self._raw_pending) <= LONGEST_LINE:
+            if not self._fill():
+                break
         if self._raw_pending.startswith(_WIDE_MARKS):
             raise InputError(
                 f"{self.name}: expected text in UTF-8, found UTF-16; convert it, for instance "
@@ -109,6 +106,11 @@ class LineReader:
             self._raw_pending = self._raw_pending[len(_BYTE_ORDER_MARK) :]
             self.offset = len(_BYTE_ORDER_MARK)
         line, end, rest = self._raw_pending.partition(b"\n")
+        if len(line) > LONGEST_LINE:
+            raise InputError(
+                f"{self.name}: expected a first line of at most {LONGEST_LINE:,} bytes, found a "
+                "longer one; is this a text file?"
+            )
         if not line.strip():
             raise InputError(
                 f"{self.name}: expected a first line with names or a record, found "

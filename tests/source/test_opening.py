@@ -1,0 +1,148 @@
+"""The one door: format by name, standard input, and rows of a live pipe as they come."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rillet.errors import InputError, ParameterError
+from rillet.source import Position, read
+
+
+def values_of(path, column="x", **options):
+    parts = [block.raw_values for block in read(path, column, **options)]
+    return np.concatenate([np.empty(0), *parts]).tolist()
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    def give(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return give
+
+
+CSV = "a,x\n1,2\n3,4\n"
+JSON = '{"x": 2}\n{"x": 4}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("d.csv", CSV), ("d.CSV", CSV), ("d.jsonl", JSON), ("d.ndjson", JSON), ("d.json", JSON)],
+)
+def test_the_name_tells_the_format(tmp_path, name, data):
+    (tmp_path / name).write_text(data)
+    assert values_of(tmp_path / name) == [2, 4]
+    assert values_of(str(tmp_path / name), block_rows=1, start=Position(1)) == [4]
+
+
+@pytest.mark.parametrize("name", ["d.parquet", "d.pq"])
+def test_the_name_tells_parquet(tmp_path, name):
+    with pytest.raises(InputError, match="readable Parquet file"):
+        read(tmp_path / name, "x")
+
+
+def test_an_unknown_ending_is_refused_unless_told(tmp_path):
+    path = tmp_path / "d.txt"
+    path.write_text(CSV)
+    with pytest.raises(InputError, match=r"\.csv, .*found '\.txt'; say which"):
+        read(path, "x")
+    assert values_of(path, format="csv") == [2, 4]
+    path.write_text(JSON)
+    assert values_of(path, format="jsonl") == [2, 4]
+
+
+@pytest.mark.parametrize("format_", ["xlsx", None, ""])
+def test_an_unknown_format_is_named(format_):
+    with pytest.raises(ParameterError, match="format: expected one of auto, csv, jsonl, parquet"):
+        read("-", "x", format=format_)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"), [({"block_rows": 0}, "block_rows"), ({"delimiter": ""}, "delimiter")]
+)
+def test_wrong_parameters_are_named_before_anything_is_read(options, parameter):
+    with pytest.raises(ParameterError, match=parameter):
+        read("nowhere.csv", "x", **options)
+
+
+@pytest.mark.parametrize("text", [CSV, JSON, "\ufeff" + CSV, "\ufeff" + JSON, " " + JSON])
+def test_standard_input_shows_its_format(standard_input, text):
+    standard_input(text)
+    assert values_of("-") == [2, 4]
+    assert not sys.stdin.closed
+
+
+def test_standard_input_as_told(standard_input):
+    standard_input("2\n4\n")
+    assert values_of("-", None, format="jsonl") == [2, 4]
+    standard_input("a;x\n1;2\n")
+    assert values_of("-", format="csv", delimiter=";") == [2]
+    standard_input("a;x\n1;2\n")
+    assert values_of("-", delimiter=";") == [2]
+    with pytest.raises(ParameterError, match="write Parquet to a file first"):
+        read("-", "x", format="parquet")
+
+
+def test_standard_input_passes_over_rows_it_is_told_to(standard_input):
+    for start in (Position(1), Position(1, 8)):
+        standard_input(CSV)
+        assert values_of("-", start=start) == [4]
+    standard_input(CSV)
+    with pytest.raises(InputError, match="standard input: expected 3 more rows"):
+        values_of("-", start=Position(5))
+
+
+def test_numbers_on_standard_input_are_not_taken_for_a_header(standard_input):
+    standard_input("271.828\n3\n")
+    with pytest.raises(InputError, match='format="jsonl"') as caught:
+        read("-", None)
+    assert "271" not in str(caught.value)
+
+
+def test_empty_and_absent_standard_input(standard_input, monkeypatch):
+    standard_input("")
+    with pytest.raises(InputError, match=r"standard input: .*an empty file"):
+        read("-", "x")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="standard input: expected an open one"):
+        read("-", "x")
+
+
+PROGRAM = """
+from rillet.source import read
+for block in read("-", "x"):
+    print(block.raw_values.tolist(), block.position.rows, block.fraction, flush=True)
+"""
+
+
+def test_rows_of_a_live_pipe_come_out_before_the_pipe_ends():
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x\n1\n2\n3")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"[1.0, 2.0] 2 None\n"
+        process.stdin.write(b"4\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"[34.0] 3 None\n"
+        process.stdin.close()
+        assert process.stdout.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_named_pipe_is_a_file_without_size(tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"printf 'x\\n1\\n2\\n' > '{pipe}'"]):
+        assert values_of(pipe) == [1, 2]
