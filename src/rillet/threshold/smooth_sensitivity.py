@@ -31,7 +31,13 @@ from numpy.typing import NDArray
 
 from rillet.errors import ParameterError
 
-__all__ = ["quantile_rank", "sensitivity_terms", "smooth_sensitivity", "smooth_weights"]
+__all__ = [
+    "largest_gaps",
+    "quantile_rank",
+    "sensitivity_terms",
+    "smooth_sensitivity",
+    "smooth_weights",
+]
 
 # Terms beyond k = 20/b weigh less than e^{−20}; the floor stands in for them.
 _REACH: Final = 20.0
@@ -131,10 +137,39 @@ def smooth_sensitivity(
         )
     terms = sensitivity_terms(count, b)
     weights = smooth_weights(b, terms)
-    raw_above, raw_below = _neighbourhood(raw_sorted, rank, lower, upper, terms)
-    exact_reach = _largest_gaps(raw_above, raw_below)
+    exact_reach = largest_gaps(raw_sorted, rank, lower, upper, terms)
     floor = float(weights[terms] * (upper - lower))
     return max(float(np.max(weights[:terms] * exact_reach)), floor)
+
+
+def largest_gaps(
+    raw_sorted: NDArray[np.float64], rank: int, lower: float, upper: float, terms: int
+) -> NDArray[np.float64]:
+    """A_0 … A_{K−1}: for each k the largest local sensitivity within k changes.
+
+    **Privacy.** Touches raw data; the result is NOT private.
+
+    A_k is the largest of above[i] − below[k+1−i], 0 ≤ i ≤ k+1: anti-diagonals of a table of
+    differences, taken in blocks of rows so that NumPy does the work. Padding `below` by +inf on
+    the far side turns the ragged rows into full ones.
+
+    Parameters
+    ----------
+    raw_sorted, rank, lower, upper
+        As in `smooth_sensitivity`.
+    terms : int
+        K, at least 1.
+    """
+    raw_above, raw_below = _neighbourhood(raw_sorted, rank, lower, upper, terms)
+    result = np.empty(terms)
+    rows = max(1, _BLOCK // (terms + 1))
+    for start in range(0, terms, rows):
+        stop = min(start + rows, terms)
+        # Position i of row k holds below[k+1−i]; where i > k+1 there is no such entry.
+        padded = np.concatenate((raw_below[stop::-1], np.full(stop - start - 1, np.inf)))
+        rows_up = np.lib.stride_tricks.sliding_window_view(padded, stop + 1)[::-1]
+        np.max(raw_above[: stop + 1] - rows_up, axis=1, out=result[start:stop])
+    return result
 
 
 def _neighbourhood(
@@ -148,24 +183,3 @@ def _neighbourhood(
     present = min(terms + 1, rank)
     raw_below[:present] = raw_sorted[rank - present : rank][::-1]
     return raw_above, raw_below
-
-
-def _largest_gaps(
-    raw_above: NDArray[np.float64], raw_below: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """A_0 … A_{K−1}: for each k the largest of above[i] − below[k+1−i], 0 ≤ i ≤ k+1.
-
-    Anti-diagonals of a table of differences, taken in blocks of rows so that NumPy does the work:
-    row k looks at below[k+1], below[k], …, below[0] beside above[0], …, above[k+1]. Padding
-    `below` by +inf on the far side turns the ragged rows into full ones.
-    """
-    terms = raw_above.size - 1
-    result = np.empty(terms)
-    rows = max(1, _BLOCK // (terms + 1))
-    for start in range(0, terms, rows):
-        stop = min(start + rows, terms)
-        # Position i of row k holds below[k+1−i]; where i > k+1 there is no such entry.
-        padded = np.concatenate((raw_below[stop::-1], np.full(stop - start - 1, np.inf)))
-        rows_up = np.lib.stride_tricks.sliding_window_view(padded, stop + 1)[::-1]
-        np.max(raw_above[: stop + 1] - rows_up, axis=1, out=result[start:stop])
-    return result
