@@ -74,10 +74,13 @@ class Grid:
         become 0 (the lower end), +inf becomes ``steps``.
         """
         raw = np.asarray(raw_values, np.float64)
+        # Subtracting first turns a signalling NaN, which fmax would hand on, into a quiet one; as
+        # it is monotone, clipping afterwards gives the same floats.  It may overflow to infinity.
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.subtract(raw, self.lower, out=np.empty_like(raw))
         # fmax returns the number when the other argument is NaN, so NaN lands on the lower end.
-        scaled = np.fmax(raw, self.lower, out=np.empty_like(raw))
-        np.fmin(scaled, self.upper, out=scaled)
-        scaled -= self.lower
+        np.fmax(scaled, 0.0, out=scaled)
+        np.fmin(scaled, self.width, out=scaled)
         scaled *= self.per_unit
         np.rint(scaled, out=scaled)
         return np.minimum(scaled.astype(np.int64), self.steps)

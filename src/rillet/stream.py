@@ -6,13 +6,14 @@ Everything runs through one pure function, :func:`step`: ``(state, block) → (s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rillet.errors import NotReady, StreamEnded
+from rillet.errors import NotReady, ParameterError, StreamEnded
 from rillet.grid import Grid
 from rillet.layout import Layout
 from rillet.noise import CHUNK, FloatArray, IntArray, LatticeNoise, Secret
@@ -185,8 +186,9 @@ def _run_main(
 
     **Privacy.** Each observation after the lag is charged ``layout.main.cost``, once.
     """
-    assert state.range is not None and layout.main is not None
-    grid = Grid(state.range.lower, state.range.upper, layout.main.steps)
+    clipped_to = state.range
+    assert clipped_to is not None and layout.main is not None
+    grid = Grid(clipped_to.lower, clipped_to.upper, layout.main.steps)
     first_leaf = layout.leaf_of(state.t + 1)
     absorbed = state.t + len(raw_block)
     complete = (
@@ -216,7 +218,7 @@ def _run_main(
     if grid.lower:
         prefix += grid.lower * (t - layout.lag)
     unit_std = layout.unit_std(np.arange(first_leaf, first_leaf + done))
-    return state, _releases(layout, key, t, prefix, unit_std, state.range)
+    return state, _releases(layout, key, t, prefix, unit_std, clipped_to)
 
 
 def _chunks(layout: Layout, absorbed: int, raw_block: FloatArray) -> list[FloatArray]:
@@ -299,7 +301,7 @@ class Stream:
             return self.update(value)
         return scalar.absorb(_as_float(value))
 
-    def update_many(self, values: ArrayLike) -> Releases:
+    def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
         """Absorb many observations, in order: the same as the loop over :meth:`update`."""
         raw_block = as_observations(values)
         self._state, releases = step(self._layout, self._key, self._settled(), raw_block)
@@ -344,7 +346,7 @@ class Stream:
         return self._state.backfill
 
     def snapshot(self) -> bytes:
-        """The whole state, sealed under the stream's secret; :meth:`rillet.Plan.resume` opens it."""
+        """The whole state, sealed under the stream's secret, for :meth:`rillet.Plan.resume`."""
         from rillet.state.snapshot import seal_state
 
         return seal_state(self._layout, self._key, self._settled())
@@ -363,7 +365,8 @@ class Stream:
 
     def _update_block(self, value: float) -> Release | None:
         before = self._state.latest
-        self._state, _ = step(self._layout, self._key, self._state, as_observations([value]))
+        raw_block = np.array([_as_float(value)])
+        self._state, _ = step(self._layout, self._key, self._state, raw_block)
         return None if self._state.latest is before else self._state.latest
 
     def _settled(self) -> StreamState:
@@ -379,24 +382,37 @@ class Stream:
 
 
 def _as_float(value: object) -> float:
-    """Any object becomes a float; what is not a number becomes NaN, which is clipped later."""
+    """Any object becomes a float; what is not a real number becomes NaN, which is clipped later."""
+    if isinstance(value, complex) or value is np.ma.masked:  # these would warn
+        return float("nan")
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - an object's own conversion; whether it fails is private
         return float("nan")
 
 
-def as_observations(values: ArrayLike) -> FloatArray:
-    """A flat float array with one entry an observation; what is not a number becomes NaN.
+def as_observations(values: ArrayLike | Iterable[object]) -> FloatArray:
+    """A flat float array with one entry an observation, each as :meth:`Stream.update` takes it.
 
-    **Privacy.** Touches raw data; total: never raises because of a value.
+    **Privacy.** Touches raw data; total: never raises or warns because of a value.  Sets and
+    mappings are refused: they have no order, and which kind a program passes is public.
     """
+    if isinstance(values, (Set, Mapping)):
+        kind = type(values).__name__
+        raise ParameterError("values", "a sequence, an array or an iterator", f"a {kind}")
+    if isinstance(values, Iterator):
+        values = list(values)
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(object), np.nan)
     try:
-        return np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
-    except (TypeError, ValueError, OverflowError):
-        return np.array(
-            [_as_float(value) for value in np.asarray(values, dtype=object).reshape(-1)]
-        )
+        raw = np.asarray(values)
+        if raw.dtype.kind in "biuf":
+            with np.errstate(over="ignore"):  # a wider float may become infinite
+                return np.ascontiguousarray(raw, np.float64).reshape(-1)
+        raw_objects = np.asarray(values, object).reshape(-1).tolist()
+    except Exception:  # noqa: BLE001 - ragged, or an object's own conversion
+        raw_objects = list(values)  # type: ignore[arg-type]
+    return np.array([_as_float(value) for value in raw_objects], np.float64)
 
 
 class _ScalarRun:
