@@ -1,0 +1,155 @@
+"""Streams for tests: plans of every shape, awkward values, and two ways to look inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import rillet.noise
+import rillet.stream
+import rillet.threshold.smooth
+from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, SmoothQuantile, Stream
+from rillet.noise import LatticeNoise
+from rillet.state.snapshot import _to_json
+from rillet.strategy.independent import IndependentEncoder
+from rillet.strategy.tree import TreeEncoder
+from rillet.threshold import Range
+
+DELTA = 2.0**-20
+SECRET = Secret.for_tests(2019)
+
+
+def baseline(length: int, **more: Any) -> Plan:
+    fields: dict[str, Any] = {"epsilon": 1.0, "upper": 100.0, "length": length, **more}
+    return Plan.baseline(**fields)
+
+
+def paper(length: int, lag: int, **more: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "upper": 100.0,
+        "length": length,
+        "lag": lag,
+        **more,
+    }
+    return Plan.paper(**fields)
+
+
+def awkward_values(count: int, seed: int) -> NDArray[np.float64]:
+    """Ordinary values with a few that nobody asked for."""
+    random = np.random.default_rng(seed)
+    values = random.exponential(8.0, count)
+    strange = [np.nan, np.inf, -np.inf, -7.0, 1e300, 5e-324, -0.0, 250.0]
+    places = random.random(count) < 0.1
+    values[places] = random.choice(strange, int(places.sum()))
+    return values
+
+
+def all_releases(parts: Iterable[Release | Releases | None]) -> list[Release]:
+    """One list, whatever mixture of single and many releases came."""
+    found: list[Release] = []
+    for part in parts:
+        if isinstance(part, Releases):
+            found += list(part)
+        elif part is not None:
+            found.append(part)
+    return found
+
+
+def state_text(stream: Stream) -> str:
+    """Everything that the stream remembers, and the epoch of its secret."""
+    state = stream._settled()
+    return f"{state.secret.epoch} {_to_json(state)}"
+
+
+@contextmanager
+def small_chunks(
+    chunk: int = 8, ratchet: int = 16, pending: int = 5, read_ahead: int = 3
+) -> Iterator[None]:
+    """Make the boundaries that a stream must not show so close that a short one crosses many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rillet.stream, "CHUNK", chunk)
+        patch.setattr(rillet.stream, "RATCHET_EVERY", ratchet)
+        patch.setattr(rillet.stream, "_PENDING", pending)
+        patch.setattr(rillet.stream, "_READ_AHEAD", read_ahead)
+        yield
+
+
+@dataclass
+class Recording:
+    """What went through the noise step: node sums before it, and every draw."""
+
+    nodes: dict[str, list[int]] = field(default_factory=dict)
+    draws: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+    scales: dict[tuple[Any, ...], set[float]] = field(default_factory=dict)
+    laws: dict[tuple[Any, ...], set[str]] = field(default_factory=dict)
+    continuous: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@contextmanager
+def recorded(threshold: float | None = None) -> Iterator[Recording]:
+    """Record the encoders' nodes and all draws; force the learned threshold if one is given."""
+    recording = Recording()
+    draw, continuous_draw = LatticeNoise.draw, rillet.threshold.smooth.continuous_draw
+
+    def encode_and_note(original: Any, name: str) -> Any:
+        def encode(self: Any, state: Any, first: int, exact_leaves: Any) -> Any:
+            following, exact_nodes = original(self, state, first, exact_leaves)
+            recording.nodes.setdefault(name, []).extend(np.asarray(exact_nodes).tolist())
+            return following, exact_nodes
+
+        return encode
+
+    def draw_and_note(self: LatticeNoise, start: int, count: int) -> Any:
+        address = (self.secret.epoch, *self.purpose)
+        recording.draws.setdefault(address, []).extend(range(start, start + count))
+        recording.scales.setdefault(address, set()).add(self.scale)
+        recording.laws.setdefault(address, set()).add(self.law.name)
+        return draw(self, start, count)
+
+    def note_continuous(law: Any, secret: Any, purpose: Any, *more: Any) -> Any:
+        recording.continuous.append((secret.epoch, law.name, *purpose))
+        return continuous_draw(law, secret, purpose, *more)
+
+    def forced(self: Any, raw_values: Any, bounds: Range, *more: Any) -> Range:
+        assert threshold is not None
+        return Range(bounds.lower, threshold)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, name in ((TreeEncoder, "tree"), (IndependentEncoder, "independent")):
+            patch.setattr(kind, "encode", encode_and_note(kind.encode, name))
+        patch.setattr(LatticeNoise, "draw", draw_and_note)
+        patch.setattr(rillet.threshold.smooth, "continuous_draw", note_continuous)
+        if threshold is not None:
+            patch.setattr(SmoothQuantile, "learn", forced)
+        yield recording
+
+
+def exact_epsilon(distance: int, scale: float) -> Fraction:
+    """What Laplace noise of this scale costs for nodes this far apart, exactly."""
+    return Fraction(distance) / Fraction(scale)
+
+
+__all__ = [
+    "DELTA",
+    "SECRET",
+    "BinaryTree",
+    "Independent",
+    "Recording",
+    "all_releases",
+    "awkward_values",
+    "baseline",
+    "exact_epsilon",
+    "paper",
+    "recorded",
+    "small_chunks",
+    "state_text",
+]

@@ -1,0 +1,493 @@
+"""One stream: every way of feeding it gives the same bits; nothing in the data makes it fail."""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import warnings
+from datetime import UTC, datetime
+
+import hypothesis.strategies as some
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+import rillet.stream
+from helpers.streams import (
+    SECRET,
+    all_releases,
+    awkward_values,
+    baseline,
+    paper,
+    recorded,
+    small_chunks,
+    state_text,
+)
+from rillet import (
+    BinaryTree,
+    Independent,
+    NotReady,
+    ParameterError,
+    Plan,
+    Secret,
+    StreamEnded,
+    Sum,
+)
+from rillet.grid import Grid
+from rillet.strategy.tree import BinaryTree as Tree
+from rillet.stream import as_observations
+
+# --- Every way of feeding a stream -------------------------------------------------------------
+
+LENGTHS = {1: 70, 3: 130, 7: 250, 1000: 2600}
+
+
+def make_plan(kind: str, every: int, lower: float) -> Plan:
+    n = LENGTHS[every]
+    common = {"every": every, "lower": lower}
+    if kind == "paper":
+        return paper(n, n // 4, **common)
+    if kind == "backfill":
+        return paper(n, n // 4, backfill=True, statistic=Sum(), **common)
+    if kind == "gaussian":
+        return baseline(n, strategy=BinaryTree("gaussian"), delta=2**-20, **common)
+    if kind == "independent":
+        return baseline(n, strategy=Independent(), **common)
+    if kind == "endless":
+        return Plan.baseline(epsilon=1.0, upper=100.0, length=None, **common)
+    return baseline(n, **common)
+
+
+KINDS = ["paper", "backfill", "baseline", "gaussian", "independent", "endless"]
+#: What to do next with a stream, and for how many observations.
+ACTS = some.tuples(
+    some.sampled_from(["block", "one by one", "restart", "restart with own secret", "ask"]),
+    some.integers(0, 40),
+)
+
+
+@settings(max_examples=150)
+@given(
+    kind=some.sampled_from(KINDS),
+    every=some.sampled_from(sorted(LENGTHS)),
+    lower=some.sampled_from([0.0, -3.25, 2.0]),
+    seed=some.integers(0, 2**16),
+    acts=some.lists(ACTS, min_size=1, max_size=25),
+)
+@example("paper", 1, 0.0, 1, [("one by one", 40)])
+@example("backfill", 3, -3.25, 2, [("block", 31), ("restart", 0), ("one by one", 2)])
+def test_any_split_with_restarts_gives_the_same_bits(kind, every, lower, seed, acts):
+    plan = make_plan(kind, every, lower)
+    n = LENGTHS[every]
+    values = awkward_values(n, seed)
+    with small_chunks():
+        whole = plan.open(secret=SECRET, key=("north", 1))
+        expected = list(whole.update_many(values))
+
+        stream = plan.open(secret=SECRET, key=("north", 1))
+        parts, at = [], 0
+        for act, size in [*acts, ("block", n)]:
+            piece = values[at : at + size * max(1, every // 10)]
+            if act == "block":
+                parts.append(stream.update_many(piece))
+            elif act == "one by one":
+                parts += [stream.update(value) for value in piece.tolist()]
+            elif act == "ask":
+                piece = piece[:0]
+                if found := all_releases(parts):
+                    assert stream.release() == found[-1]
+            else:
+                piece = piece[:0]
+                secret = SECRET if act == "restart" else stream.secret
+                stream = plan.resume(stream.snapshot(), secret=secret)
+            at += len(piece)
+            assert stream.t == at
+        parts.append(stream.update_many(values[at:]))
+
+        assert all_releases(parts) == expected
+        assert state_text(stream) == state_text(whole)
+        assert stream.release() == expected[-1]
+        if kind == "backfill":
+            assert list(stream.backfill) == list(whole.backfill)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_by_one_is_the_block(kind):
+    """The same without patched boundaries, so that the real read-ahead is crossed."""
+    every = 3
+    plan = make_plan(kind, every, 1.5)
+    values = awkward_values(LENGTHS[every], 5)
+    block, single = plan.open(secret=SECRET), plan.open(secret=SECRET)
+    expected = list(block.update_many(values))
+    assert all_releases(map(single.update, values.tolist())) == expected
+    assert state_text(single) == state_text(block)
+
+
+@pytest.mark.parametrize("lag", [0, 1000])
+def test_across_a_real_ratchet(lag):
+    """2^16 leaves after the start the secret moves on, the same for every way of feeding."""
+    crossing = lag + rillet.stream.RATCHET_EVERY
+    n = crossing + 40_000
+    plan = paper(n, lag) if lag else baseline(n)
+    values = awkward_values(n, 3)
+    whole = plan.open(secret=SECRET)
+    expected = whole.update_many(values)
+
+    pieces = plan.open(secret=SECRET)
+    parts = [pieces.update_many(values[: crossing - 1000])]
+    assert pieces.secret.epoch == 1
+    parts += [pieces.update(value) for value in values[crossing - 1000 : crossing + 1000].tolist()]
+    assert pieces.secret.epoch == 2
+    pieces = plan.resume(pieces.snapshot(), secret=SECRET)
+    parts.append(pieces.update_many(values[crossing + 1000 :]))
+    assert all_releases(parts) == list(expected)
+    assert state_text(pieces) == state_text(whole)
+
+
+def test_endless_stream_does_not_wait_for_its_end():
+    plan = Plan.paper(epsilon=1.0, delta=2**-20, upper=100.0, length=None, lag=10)
+    stream = plan.open(secret=SECRET)
+    assert [stream.update(1.0) is not None for _ in range(20)] == [False] * 9 + [True] * 11
+
+
+def test_strategy_without_a_scalar_form(monkeypatch):
+    """Then ``update`` goes through blocks of one."""
+    plan = baseline(50, every=3)
+    values = awkward_values(50, 8).tolist()
+    expected = list(plan.open(secret=SECRET).update_many(values))
+    monkeypatch.setattr(Tree, "stepper", lambda *_: None)
+    stream = plan.open(secret=SECRET)
+    assert all_releases(map(stream.update, values)) == expected
+    # A value that happens to be a list is still one observation.
+    stream = plan.open(secret=SECRET)
+    stream.update([1.0, 2.0])
+    assert stream.t == 1
+
+
+# --- What is released --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("lower", [0.0, -20.0])
+def test_release_is_the_exact_sum_plus_the_noise_of_its_nodes(every, lower):
+    """An independent account of the tree, node by node, in Python integers."""
+    n, lag = 100, 30
+    plan = paper(n, lag, every=every, lower=lower, statistic=Sum())
+    values = awkward_values(n, 11)
+    with small_chunks(chunk=8, ratchet=16), recorded(threshold=17.5):
+        releases = plan.open(secret=SECRET).update_many(values)
+        layout = plan.layout
+        own = SECRET.derive("stream", plan.digest, "")
+
+        threshold = releases[0].threshold
+        assert threshold == 17.5
+        opening_grid = Grid(lower, threshold, layout.opening.steps)
+        exact = int(opening_grid.quantise(values[:lag]).sum())
+        noise = int(layout.opening.noise(own, "opening").draw(1, 1)[0])
+        opening = (exact + noise) * opening_grid.step + lower * lag
+        assert releases[0].t == lag
+        assert releases[0].sum == opening
+
+        grid = Grid(lower, threshold, layout.main.steps)
+        exact_units = grid.quantise(values[lag:]).tolist()
+
+        def node_noise(leaf: int) -> int:
+            secret = own.ratchet(1 + (leaf - 1) // 16)
+            return int(layout.main.noise(secret, "main").draw(leaf, 1)[0])
+
+        leaves = -(-(n - lag) // every)
+        assert len(releases) == 1 + leaves
+        for leaf in range(1, leaves + 1):
+            total = sum(exact_units[: leaf * every])
+            rest = leaf
+            while rest:
+                total += node_noise(rest)
+                rest &= rest - 1
+            release = releases[leaf]
+            t = min(lag + leaf * every, n)
+            expected = total * grid.step + opening
+            if lower:
+                expected += lower * (t - lag)
+            assert (release.t, release.sum) == (t, expected)
+
+
+def test_opening_clips_the_first_block_too():
+    """Unclipped, one huge value among the first would move the sum by the whole public range."""
+    values = np.full(400, 1.0)
+    values[7] = 1e9
+    with recorded(threshold=2.0):
+        stream = paper(500, 400, upper=1e10, statistic=Sum()).open(secret=SECRET)
+        release = stream.update_many(values)[0]
+    assert release.threshold == 2.0
+    assert abs(release.sum - 401.0) < 12 * release.noise_std
+
+
+def test_backfill_ends_with_the_opening_release():
+    plan = paper(200, 100, backfill=True, every=7)
+    stream = plan.open(secret=SECRET)
+    assert stream.backfill is None
+    first = stream.update_many(awkward_values(110, 1))[0]
+    assert stream.backfill is not None
+    assert stream.backfill.t.tolist() == [*range(7, 100, 7), 100]
+    assert stream.backfill[-1] == first
+
+
+def test_noise_std_is_what_the_plan_expects():
+    for plan in (paper(300, 100), paper(300, 100, every=7, statistic=Sum()), baseline(300)):
+        for release in plan.open(secret=SECRET).update_many(awkward_values(300, 2)):
+            width = release.threshold - release.clip_lower
+            assert release.noise_std == plan.unit_noise_std(release.t) * width
+            expected = plan.expected_error(release.t, release.threshold)
+            assert release.noise_std == pytest.approx(expected, rel=1e-15)
+
+
+# --- Asking, and asking too early or too much --------------------------------------------------
+
+
+def test_release_gives_the_same_again():
+    stream = baseline(10).open(secret=SECRET)
+    first = stream.update(3.0)
+    assert stream.release() is first
+    assert stream.release() == stream.release() == first
+    many = stream.update_many([1.0, 2.0])
+    assert stream.release() == many[-1]
+    assert stream.t == 3
+
+
+@pytest.mark.parametrize(
+    ("plan", "first"),
+    [(baseline(10), 1), (baseline(10, every=4), 4), (paper(20, 15), 15), (paper(20, 20), 20)],
+)
+def test_not_ready_before_the_first_release(plan, first):
+    stream = plan.open(secret=SECRET)
+    for absorbed in range(first):
+        with pytest.raises(NotReady, match=rf"after {first} observations, and {absorbed} have"):
+            stream.release()
+        release = stream.update(1.0)
+    assert release is not None
+    assert stream.release() == release
+
+
+@pytest.mark.parametrize("plan", [baseline(10), baseline(10, every=4), paper(20, 15), paper(9, 9)])
+def test_stream_ended_leaves_everything_as_it_was(plan):
+    n = plan.length
+    stream = plan.open(secret=SECRET)
+    stream.update_many(np.ones(n - 2))
+    before = state_text(stream)
+    with pytest.raises(StreamEnded, match=r"length: .* at most"):
+        stream.update_many(np.ones(3))
+    assert state_text(stream) == before
+    assert stream.t == n - 2
+
+    stream.update(1.0)
+    last = stream.update(1.0)
+    assert last is not None
+    assert last.t == n
+    before = state_text(stream)
+    for extra in (1.0, np.nan, "x"):
+        with pytest.raises(StreamEnded):
+            stream.update(extra)
+        with pytest.raises(StreamEnded):
+            stream.update_many([extra])
+    assert stream.update_many([]).t.tolist() == []
+    assert state_text(stream) == before
+    assert stream.release() == last
+
+
+def test_refused_block_draws_nothing():
+    stream = baseline(10).open(secret=SECRET)
+    with recorded() as recording, pytest.raises(StreamEnded):
+        stream.update_many(np.ones(11))
+    assert not recording.draws
+    assert not recording.nodes
+
+
+# --- Input that nobody asked for ---------------------------------------------------------------
+
+
+class Unwilling:
+    """Its conversion fails in a way that is all its own."""
+
+    def __float__(self) -> float:
+        raise ZeroDivisionError("a private value")
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise KeyError("a private value")
+
+
+NAN = float("nan")
+STRANGE = [
+    ("12.5", 12.5),
+    (" 7\n", 7.0),
+    ("1_000", 1000.0),
+    (b"3", 3.0),
+    ("twelve", NAN),
+    ("", NAN),
+    ("nan", NAN),
+    ("inf", np.inf),
+    (None, NAN),
+    (True, 1.0),
+    (np.bool_(False), 0.0),
+    (10**400, NAN),
+    (2**70, 2.0**70),
+    (3 + 4j, NAN),
+    (np.complex128(3 + 4j), NAN),
+    (decimal.Decimal("2.5"), 2.5),
+    (decimal.Decimal("sNaN"), NAN),
+    (fractions.Fraction(10**500, 3), NAN),
+    (fractions.Fraction(1, 4), 0.25),
+    (datetime(2020, 1, 1, tzinfo=UTC), NAN),
+    (np.datetime64("2020-01-01"), NAN),
+    (np.timedelta64(5, "s"), NAN),
+    (np.longdouble("1e4000"), np.inf),
+    (np.float16(np.inf), np.inf),
+    (np.ma.masked, NAN),
+    (object(), NAN),
+    ([], NAN),
+    ({"a": 1}, NAN),
+    (Unwilling(), NAN),
+    (np.array([0x7FF0000000000001], np.uint64).view(np.float64)[0], NAN),
+]
+
+
+@pytest.mark.parametrize(("value", "meant"), STRANGE, ids=lambda v: type(v).__name__)
+def test_no_value_raises_or_warns(value, meant):
+    """Alone, in a block, and as the only kind in an array: one observation, the same bits."""
+    plan = baseline(4, upper=2000.0)
+    expected = plan.open(secret=SECRET).update(meant)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plan.open(secret=SECRET).update(value) == expected
+        in_list = plan.open(secret=SECRET).update_many([value, 1.0])
+        assert in_list[0] == expected
+        assert len(in_list) == 2
+        typed = np.empty(1, object)
+        typed[0] = value
+        assert plan.open(secret=SECRET).update_many(typed)[0] == expected
+        # While a threshold is being learned, values wait in a buffer.
+        learning = paper(3, 2).open(secret=SECRET)
+        assert learning.update(value) is None
+        assert learning.update(value) is not None
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1 + 2j, 3 - 1j]),
+        np.array(["2020-01-01", "NaT"], "M8[s]"),
+        np.array([5, 6], "m8[s]"),
+        np.array(["x", "1"]),
+        np.array([b"x", b"1"]),
+        np.array([np.longdouble("1e4000"), np.longdouble("nan")]),
+        np.array([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.ma.array([1.0, 2.0], mask=[False, True]),
+        np.ma.array([1, 2], mask=[True, False]),
+        np.array([2**64 - 1, 7], np.uint64),
+        np.array([True, False]),
+        np.array([[1.0], [2.0]], order="F"),
+    ],
+    ids=lambda a: str(a.dtype),
+)
+def test_arrays_of_any_kind_are_the_loop_over_their_elements(array):
+    plan = baseline(4, upper=2000.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        block = plan.open(secret=SECRET)
+        expected = list(block.update_many(array))
+        single = plan.open(secret=SECRET)
+        assert [single.update(value) for value in array.reshape(-1)] == expected
+    assert len(expected) == 2
+
+
+def test_nested_lists_are_flat_and_ragged_ones_do_not_raise():
+    assert as_observations([[1.0, 2.0], [3.0, 4.0]]).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert as_observations([[1.0, "x"], [3.0, 4.0]]).size == 4
+    assert np.isnan(as_observations([[1.0, 2.0], [3.0]])).all()
+    assert np.isnan(as_observations([np.zeros((2, 3)), np.zeros(2)])).all()
+    assert np.isnan(as_observations([Unwilling(), Unwilling()])).tolist() == [True, True]
+
+
+def test_iterators_are_read_and_unordered_things_refused():
+    """What a program passes is public; taking it for one observation would lose data silently."""
+    assert as_observations(float(i) for i in range(3)).tolist() == [0.0, 1.0, 2.0]
+    assert as_observations(map(str, range(3))).tolist() == [0.0, 1.0, 2.0]
+    assert as_observations(range(3)).tolist() == [0.0, 1.0, 2.0]
+    stream = baseline(10).open(secret=SECRET)
+    for unordered in ({1.0, 2.0}, {"a": 1.0}, frozenset([1.0])):
+        with pytest.raises(ParameterError, match="values"):
+            stream.update_many(unordered)
+    assert stream.t == 0
+
+
+def test_values_are_not_changed_and_not_kept():
+    values = awkward_values(50, 4)
+    before = values.copy()
+    stream = paper(100, 60).open(secret=SECRET)
+    stream.update_many(values)
+    assert np.array_equal(values, before, equal_nan=True)
+    state = state_text(stream)
+    values[:] = 0.0  # the caller's array is the caller's: the buffer must be a copy
+    assert state_text(stream) == state
+
+
+@pytest.mark.parametrize(
+    ("value", "same_as"),
+    [(np.nan, 5.0), (-np.inf, 5.0), (4.0, 5.0), (np.inf, 30.0), (30.5, 30.0), (-1e308, 5.0)],
+)
+def test_values_beyond_the_bounds_count_as_the_bound(value, same_as):
+    plan = Plan.baseline(epsilon=1.0, lower=5.0, upper=30.0, length=5)
+    odd, plain = plan.open(secret=SECRET), plan.open(secret=SECRET)
+    assert odd.update(value) == plain.update(same_as)
+    assert list(odd.update_many([value, 7.0])) == list(plain.update_many([same_as, 7.0]))
+
+
+# --- What a stream shows of itself -------------------------------------------------------------
+
+
+def test_repr_shows_nothing_from_data():
+    plan = paper(400, 100)
+    shown = set()
+    for values in (np.zeros(150), np.full(150, 73.21), awkward_values(150, 6)):
+        stream = plan.open(secret=SECRET)
+        texts = []
+        for t in range(0, 150, 10):
+            stream.update_many(values[t : t + 9])
+            stream.update(values[t + 9])
+            texts.append(repr(stream) + str(stream))
+        shown.add(tuple(texts))
+    assert len(shown) == 1
+    text = shown.pop()[-1]
+    assert "t=150" in text
+    assert "(1, 9.54e-07)" in text
+
+
+def test_repr_of_the_state_shows_no_unreleased_value():
+    values = np.full(50, 73.21)
+    learning, running = paper(400, 100).open(secret=SECRET), baseline(400, every=60).open()
+    for stream in (learning, running):
+        stream.update_many(values)
+        text = repr(stream._settled())
+        assert "73.2" not in text
+        assert str(stream._settled().exact_partial or "73.2") not in text
+        for name in ("raw_buffer", "exact_partial", "encoder", "secret"):
+            assert name not in text
+
+
+def test_fresh_secret_for_every_stream():
+    plan = baseline(5)
+    assert plan.open().update(1.0) != plan.open().update(1.0)
+    assert plan.open().secret != plan.open().secret
+
+
+def test_plan_key_run_and_secret_each_change_the_noise():
+    base = {"secret": SECRET, "key": ("north",), "run": "a"}
+    plan = baseline(5)
+    seen = {plan.open(**base).update(1.0).sum}
+    for change in ({"secret": Secret.for_tests(1)}, {"key": ("south",)}, {"run": "b"}, {"key": ()}):
+        seen.add(plan.open(**{**base, **change}).update(1.0).sum)
+    seen.add(baseline(5, epsilon=1.0000001).open(**base).update(1.0).sum)
+    seen.add(baseline(5, upper=100.00001).open(**base).update(1.0).sum)
+    assert len(seen) == 7
+    # Joined strings would collide here.
+    pairs = [("a", "bc"), ("ab", "c"), ("abc",), ("a", "b", "c"), (1,), ("1",)]
+    assert len({plan.open(secret=SECRET, key=pair).update(1.0).sum for pair in pairs}) == len(pairs)
