@@ -71,8 +71,9 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
+# Not --quiet: it would hide the warnings from --strict as well.
 docs: $(STAMP) ## build the documentation into site/, any warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # --- things to look at --------------------------------------------------------------------------
 

@@ -1,0 +1,163 @@
+"""Every command and every code block of the documentation works."""
+
+import contextlib
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from helpers.pages import RUN, SHOWN, Page, blocks, matches
+
+import rillet
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+# How many blocks of each page are shown but not run, each with its reason above it. A number that
+# grows is a decision, to be made here.
+NOT_RUN = {
+    "CONTRIBUTING.md": 1,
+    "README.md": 1,
+}
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_blocks_of_a_page_run(page, tmp_path):
+    running = Page(tmp_path)
+    for block in blocks(page):
+        assert block.language in RUN | SHOWN, (
+            f"{block}: '{block.language}' is neither run ({', '.join(sorted(RUN))}) "
+            f"nor for show only ({', '.join(sorted(SHOWN))})"
+        )
+        if block.language in RUN and block.not_run is None:
+            running.run(block)
+
+
+def test_the_blocks_that_are_not_run_are_counted():
+    counted = {
+        name(page): sum(block.not_run is not None for block in blocks(page)) for page in PAGES
+    }
+    assert {page: count for page, count in counted.items() if count} == NOT_RUN
+
+
+MODULES = ["rillet", *(found.name for found in pkgutil.walk_packages(rillet.__path__, "rillet."))]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_in_docstrings_run(module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(
+        importlib.import_module(module),
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+    )
+    assert result.failed == 0
+
+
+def names_in_notation() -> list[str]:
+    rows = [
+        line
+        for line in (ROOT / "docs" / "notation.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
+    ]
+    return re.findall(r"`([A-Za-z_.]+)`", " ".join(row.rsplit("|", 2)[1] for row in rows))
+
+
+def exists(dotted: str) -> bool:
+    """Whether a name below ``rillet`` is a module, an attribute, or a field of a class."""
+    found: object = rillet
+    for part in dotted.split("."):
+        if part in getattr(found, "__dataclass_fields__", {}):
+            return True
+        if not hasattr(found, part) and inspect.ismodule(found):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(f"{found.__name__}.{part}")
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def test_every_name_in_the_notation_exists():
+    names = names_in_notation()
+    assert len(names) > 25
+    assert [name for name in names if not exists(name)] == []
+    assert not exists("Plan.epsilom")
+    assert not exists("no_such_room.Plan")
+
+
+# The runner itself: each kind of broken page must fail.
+
+FENCE = "```"
+
+
+def write(folder: Path, text: str) -> Path:
+    page = folder / "page.md"
+    page.write_text(text.replace("FENCE", FENCE), encoding="utf-8")
+    return page
+
+
+def run(page: Path, folder: Path) -> Page:
+    running = Page(folder)
+    for block in blocks(page):
+        running.run(block)
+    return running
+
+
+def test_blocks_share_a_namespace_and_a_folder(tmp_path):
+    page = write(
+        tmp_path,
+        "FENCEpython\nx = 6\nimport pathlib; pathlib.Path('six').write_text(str(x))\nFENCE\n"
+        "- in a list:\n\n    FENCEpython\n    x *= 7\n    FENCE\n"
+        "FENCEconsole\n$ cat six; \\\n> echo ' and'\n6 and\n$ true\nFENCE\n"
+        "FENCEbash\ntest -f six\nFENCE\n",
+    )
+    assert run(page, tmp_path).namespace["x"] == 42
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("FENCEpython\nassert False\nFENCE\n", AssertionError),
+        ("FENCEpython\n1 / 0\nFENCE\n", ZeroDivisionError),
+        ("FENCEconsole\n$ echo one\ntwo\nFENCE\n", AssertionError),
+        ("FENCEconsole\n$ false\nFENCE\n", AssertionError),
+        ("FENCEconsole\n$ false | cat\nFENCE\n", AssertionError),
+        ("FENCEconsole\nno prompt\nFENCE\n", ValueError),
+        ("FENCEbash\nfalse\ntrue\nFENCE\n", AssertionError),
+        ("FENCEpython\nnever = 'closed'\n", ValueError),
+    ],
+)
+def test_a_broken_page_fails(tmp_path, text, error):
+    page = write(tmp_path, text)
+    with pytest.raises(error):
+        run(page, tmp_path)
+
+
+def test_only_a_reason_directly_above_excuses_a_block(tmp_path):
+    page = write(
+        tmp_path,
+        "<!-- not run: it takes a day -->\nFENCEpython\nFENCE\n"
+        "<!-- not run: it takes a day -->\n\nFENCEpython\nFENCE\n"
+        "<!-- not run: -->\nFENCEpython\nFENCE\n",
+    )
+    assert [block.not_run for block in blocks(page)] == ["it takes a day", None, None]
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("mean 1...", "mean 12.5\n", True),
+        ("a\n...\nz", "a\nb\nc\nz\n", True),
+        ("mean 2...", "mean 12.5\n", False),
+        ("a", "a b", False),
+    ],
+)
+def test_output_is_compared_up_to_dots_and_white_space(expected, printed, same):
+    assert matches(expected, printed) is same
