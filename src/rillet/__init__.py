@@ -1,4 +1,4 @@
-"""Live statistics of a private real-valued stream, with differential privacy for every observation."""
+"""Live statistics of private real-valued streams, with differential privacy."""
 
 from rillet.errors import (
     BudgetExceeded,

@@ -261,9 +261,17 @@ class Releases:
             import pandas as pd
         except ImportError:
             raise MissingExtra("pandas", "data") from None
-        names = (
-            "t value noise_std sum sum_noise_std mean mean_noise_std threshold clip_lower".split()
-        )
+        names = [
+            "t",
+            "value",
+            "noise_std",
+            "sum",
+            "sum_noise_std",
+            "mean",
+            "mean_noise_std",
+            "threshold",
+            "clip_lower",
+        ]
         return pd.DataFrame({name: getattr(self, name) for name in names})
 
     @staticmethod

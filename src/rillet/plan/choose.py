@@ -42,7 +42,7 @@ def paper_threshold(
         raise ParameterError("calibration", f"one of {kinds}", calibration)
 
     def given(value: float | Auto, otherwise: float) -> float:
-        return otherwise if value == "auto" else cast(float, value)
+        return otherwise if value == "auto" else value
 
     return SmoothQuantile(
         quantile=given(quantile, PAPER_QUANTILE),
@@ -115,7 +115,6 @@ def choose(
     ):
         if not isinstance(value, kind):
             raise ParameterError(name, f'a {kind.__name__} object or "auto"', value)
-    threshold, strategy = cast(Threshold, threshold), cast(Strategy, strategy)
     if not threshold.learns:
         _refuse_lag(lag)
         return Choice(threshold, strategy, 0, 0.0, tuple(reasons))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -145,7 +145,7 @@ class Plan:
         calibration: str = "auto",
         law: str = "laplace",
     ) -> Plan:
-        """Mechanism 1 of Perrier, Asghar, Kaafar (NDSS 2019), with the corrections of docs/errata.md.
+        """Mechanism 1 of Perrier, Asghar, Kaafar (NDSS 2019), corrected (docs/errata.md).
 
         ``quantile`` is the paper's p, ``rank_factor`` λ, ``multiplier`` r, ``threshold_share``
         ε₁/ε, ``beta_lt`` the probability that the threshold falls below the quantile; ``"auto"``
@@ -187,7 +187,7 @@ class Plan:
         statistic: Statistic | None = None,
         strategy: Strategy | None = None,
     ) -> Plan:
-        """The plain binary tree with noise scaled to the public bound: what the paper improves on."""
+        """The plain binary tree with noise scaled to the bound: what the paper improves on."""
         return cls(
             epsilon=epsilon,
             delta=delta,
@@ -376,7 +376,7 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
     return int(number)
 
 
-def _untag(name: str, table: object, kinds: dict[str, Callable[..., Any]]) -> Any:
+def _untag(name: str, table: object, kinds: Mapping[str, Callable[..., Any]]) -> Any:
     """An object from its tagged table; ``"auto"`` stays."""
     if table is None or table == "auto":
         return "auto" if name != "statistic" else Mean()

@@ -53,7 +53,7 @@ def open_state(
     public, header, sealed = _split(blob)
     if header["plan"] != layout.digest.hex():
         raise StateError(
-            "snapshot: it was made under another plan; resume it with the plan that opened the stream"
+            "snapshot: it was made under another plan; resume it with the plan it was opened with"
         )
     key: Key = tuple(header["key"])
     own = secret if secret.scope.hex() == header["scope"] else stream_secret_of(key)
@@ -147,8 +147,14 @@ def _read_backfill(fields: dict[str, Any] | None) -> Releases | None:
         return None
     first = _read_release(fields["first"])
     assert first is not None
-    arrays = [_read_array(part) for part in fields["arrays"]]
-    return Releases(first.key, *arrays, first.statistic, first.noise_law, first.post_processing)
+    arrays = dict(zip(_BACKFILL_ARRAYS, map(_read_array, fields["arrays"]), strict=True))
+    return Releases(
+        key=first.key,
+        statistic=first.statistic,
+        noise_law=first.noise_law,
+        post_processing=first.post_processing,
+        **arrays,
+    )
 
 
 def _from_json(text: str, secret: Secret) -> StreamState:

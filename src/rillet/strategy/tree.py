@@ -2,7 +2,7 @@
 
 At leaf ``t`` one node is completed that is ever needed: the sum of the leaves in
 ``(t − lowbit(t), t]``.  A leaf lies in at most ``leaves.bit_length()`` of them (one for each size
-1, 2, 4, … up to the length), and the prefix sum at ``t`` adds as many nodes as ``t`` has binary ones.
+1, 2, 4, … up to the length); the prefix sum at ``t`` adds as many as ``t`` has binary ones.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class TreeEncoder(Encoder):
                 end += 2 * size
                 start = end - size
             if level and end <= last:
-                ends = exact_prefix[end - before :: 2 * size]
-                nodes[end - first :: 2 * size] = ends
-                nodes[end - first :: 2 * size] -= exact_prefix[start - before :: 2 * size][: len(ends)]
+                exact_ends = exact_prefix[end - before :: 2 * size]
+                exact_starts = exact_prefix[start - before :: 2 * size][: len(exact_ends)]
+                np.subtract(exact_ends, exact_starts, out=nodes[end - first :: 2 * size])
         return (following,), nodes
 
 
@@ -119,7 +119,7 @@ class TreeDecoder(Decoder):
         **Privacy.** Post-processing.
         """
         (closed,) = state
-        before, last = first - 1, first - 1 + len(noisy)
+        last = first - 1 + len(noisy)
         prefix = np.array(noisy)
         following = np.array(closed)
         for level in range(self.levels, -1, -1):
@@ -145,7 +145,7 @@ class TreeStepper(Stepper):
         self._t = absorbed
         self._exact_total = 0
         # Exact total at the last multiple of 2^ℓ, relative to the total when stepping began.
-        self._exact_marks = [-value for value in encoder_state[0].tolist()]
+        self._exact_marks: list[int] = [-value for value in encoder_state[0].tolist()]
         self._closed: list[int] = decoder_state[0].tolist()
 
     def step(self, exact_leaf: int, noise: int) -> int:
@@ -155,7 +155,7 @@ class TreeStepper(Stepper):
         level = (t & -t).bit_length() - 1
         marks, closed = self._exact_marks, self._closed
         # t − lowbit(t) is a multiple of 2^(level+1); at the top level it is 0, whose prefix is 0.
-        prefix = closed[level + 1] + total - marks[level] + noise
+        prefix: int = closed[level + 1] + total - marks[level] + noise
         if level == 0:
             marks[0] = total
             closed[0] = prefix

@@ -57,7 +57,7 @@ class Threshold(ABC):
 
 
 def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
-    """Round a released distance up to a public grid: ``GRID_BITS`` significant bits, at most ``largest``.
+    """Round a released distance up to the public grid: ``GRID_BITS`` significant bits.
 
     **Privacy.** Post-processing.  The grid is public (floats with few digits), which hides the low
     digits of a high-precision draw; the result is never 0, so that a range always has a width.
@@ -74,5 +74,5 @@ def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
 
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:
-    """Clip to the public bounds; NaN lands on the lower one.  **Privacy.** Touches raw data; total."""
+    """Clip to the public bounds, NaN to the lower one.  **Privacy.** Touches raw data; total."""
     return np.fmin(np.fmax(raw_values, bounds.lower), bounds.upper)
