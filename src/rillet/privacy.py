@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import mpmath

@@ -207,7 +207,9 @@ def _run_main(
         )
         state = replace(state, t=state.t + len(raw_chunk), exact_partial=exact_partial)
         if len(exact_leaves):
-            state, noisy_prefix = _release_leaves(main, state, first_leaf + done, exact_leaves)
+            state, noisy_prefix = _release_leaves(
+                layout.main, state, first_leaf + done, exact_leaves
+            )
             prefix[done : done + len(exact_leaves)] = noisy_prefix
             done += len(exact_leaves)
     t = layout.release_times(first_leaf, done)
