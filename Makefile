@@ -50,10 +50,10 @@ $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt bench
 # --- tests and checks ---------------------------------------------------------------------------
 
 test: $(STAMP) ## run all tests but the long ones
-	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
 long: $(STAMP) ## run the tests that take minutes
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m long
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m long
 
 check: lint types contracts docs ## ruff, mypy, import contracts, documentation: all must be clean
 

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.pages import RUN, SHOWN, Page, blocks, matches
 
 import rillet
+from helpers.pages import RUN, SHOWN, Page, blocks, matches
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
