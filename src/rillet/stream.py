@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from rillet.errors import NotReady, ParameterError, StreamEnded
 from rillet.grid import Grid
 from rillet.layout import Layout
-from rillet.noise import CHUNK, FloatArray, IntArray, LatticeNoise, Secret
+from rillet.noise import CHUNK, FloatArray, IntArray, Secret
 from rillet.privacy import Ledger
 from rillet.release import Key, Release, Releases
 from rillet.strategy import Mechanism
-from rillet.strategy.base import State
+from rillet.strategy.base import Levels, State
 from rillet.threshold import Range
 
 #: The secret moves on, one way, after this many leaves; a multiple of CHUNK.
@@ -47,10 +47,11 @@ class StreamState:
     exact_partial: int = field(default=0, repr=False)
     encoder: State = field(default=(), repr=False)
     decoder: State = field(default=(), repr=False)
+    process: State = field(default=(), repr=False)
     latest: Release | None = None
     backfill: Releases | None = field(default=None, repr=False)
-    #: Noise of the current epoch: derived from the secret, never stored.
-    noise: LatticeNoise | None = field(default=None, repr=False, compare=False)
+    #: Noise under the current key: derived from the secret, never stored.
+    levels: Levels | None = field(default=None, repr=False, compare=False)
 
 
 def start(layout: Layout, secret: Secret) -> StreamState:
@@ -114,12 +115,12 @@ def _finish_opening(layout: Layout, key: Key, state: StreamState) -> tuple[Strea
     opening = layout.opening
     grid = Grid(learned.lower, learned.upper, opening.steps)
     exact_leaves, _ = _group(grid.quantise(raw_values), 0, layout.opening_every, 0, last=True)
-    encoder, decoder = (
-        opening.strategy.encoder(opening.leaves),
-        opening.strategy.decoder(opening.leaves),
-    )
+    strategy, leaves = opening.strategy, opening.leaves
+    encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
     _, exact_nodes = encoder.encode(encoder.start(), 1, exact_leaves)
-    noisy = exact_nodes + opening.noise(state.secret, "opening").draw(1, len(exact_nodes))
+    process, levels = strategy.noise_process(leaves), opening.levels(state.secret, "opening")
+    _, noise = process.draw(process.start(), levels, 1, len(exact_nodes))
+    noisy = exact_nodes + noise
     _, prefix = decoder.decode(decoder.start(), 1, noisy)
 
     t = np.minimum(np.arange(1, len(prefix) + 1) * layout.opening_every, layout.lag)
@@ -150,7 +151,8 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
         secret=secret,
         encoder=strategy.encoder(leaves).start(),
         decoder=strategy.decoder(leaves).start(),
-        noise=layout.main.noise(secret, "main"),
+        process=strategy.noise_process(leaves).start(),
+        levels=layout.main.levels(secret, "main"),
     )
 
 
@@ -234,17 +236,27 @@ def _release_leaves(
 ) -> tuple[StreamState, NDArray[np.int64] | FloatArray]:
     """Encode, add noise, decode some leaves of one epoch; ratchet when the epoch ends."""
     strategy, leaves = mechanism.strategy, mechanism.leaves
-    noise = state.noise or mechanism.noise(state.secret, "main")
+    levels = state.levels or mechanism.levels(state.secret, "main")
     encoder_state, exact_nodes = strategy.encoder(leaves).encode(
         state.encoder, first_leaf, exact_leaves
     )
-    noisy = exact_nodes + noise.draw(first_leaf, len(exact_nodes))
+    process_state, noise = strategy.noise_process(leaves).draw(
+        state.process, levels, first_leaf, len(exact_nodes)
+    )
+    noisy = exact_nodes + noise
     decoder_state, prefix = strategy.decoder(leaves).decode(state.decoder, first_leaf, noisy)
     secret = state.secret
     if epoch_after(first_leaf + len(exact_leaves) - 1) > secret.epoch:
         secret = secret.ratchet()
-        noise = mechanism.noise(secret, "main")
-    state = replace(state, secret=secret, encoder=encoder_state, decoder=decoder_state, noise=noise)
+        levels = mechanism.levels(secret, "main")
+    state = replace(
+        state,
+        secret=secret,
+        encoder=encoder_state,
+        decoder=decoder_state,
+        process=process_state,
+        levels=levels,
+    )
     return state, prefix
 
 
@@ -430,8 +442,8 @@ class _ScalarRun:
         self._lower, self._upper = grid.lower, grid.upper
         self._per_unit, self._steps, self._unit = grid.per_unit, grid.steps, grid.step
         self._first_leaf = layout.leaf_of(state.t + 1)
-        self._noise = state.noise or mechanism.noise(state.secret, "main")
-        self._draws: list[int] = self._noise.draw(self._first_leaf, count).tolist()
+        self._levels = state.levels or mechanism.levels(state.secret, "main")
+        self._draws: list[int] = self._draw(count)[1].tolist()
         leaves = np.arange(self._first_leaf, self._first_leaf + count)
         self._unit_std: list[float] = layout.unit_std(leaves).tolist()
         stepper = mechanism.strategy.stepper(
@@ -458,6 +470,11 @@ class _ScalarRun:
         leaf = layout.leaf_of(state.t + 1)
         until_chunk_ends = CHUNK - (leaf - 1) % CHUNK
         return cls(layout, key, state, min(until_chunk_ends, _READ_AHEAD, leaves - leaf + 1))
+
+    def _draw(self, count: int) -> tuple[State, IntArray]:
+        """Noise of the first ``count`` leaves of the run, and the noise process after them."""
+        process = self._mechanism.strategy.noise_process(self._mechanism.leaves)
+        return process.draw(self._begun.process, self._levels, self._first_leaf, count)
 
     @property
     def absorbed(self) -> int:
@@ -503,10 +520,11 @@ class _ScalarRun:
     def finish(self) -> StreamState:
         """The state that :func:`step` would have reached."""
         encoder, decoder = self._stepper.states()
-        secret, noise = self._begun.secret, self._noise
+        process, _ = self._draw(self._done)
+        secret, levels = self._begun.secret, self._levels
         if epoch_after(self._first_leaf + self._done - 1) > secret.epoch:
             secret = secret.ratchet()
-            noise = self._mechanism.noise(secret, "main")
+            levels = self._mechanism.levels(secret, "main")
         return replace(
             self._begun,
             t=self._t,
@@ -514,8 +532,9 @@ class _ScalarRun:
             exact_partial=self._exact_partial,
             encoder=encoder,
             decoder=decoder,
+            process=process,
             latest=self.latest,
-            noise=noise,
+            levels=levels,
         )
 
 

@@ -131,6 +131,7 @@ def _to_json(state: StreamState) -> str:
             "exact_partial": state.exact_partial,
             "encoder": [_array(part) for part in state.encoder],
             "decoder": [_array(part) for part in state.decoder],
+            "process": [_array(part) for part in state.process],
             "latest": _release(state.latest),
             "backfill": None
             if backfill is None
@@ -169,6 +170,7 @@ def _from_json(text: str, secret: Secret) -> StreamState:
         exact_partial=fields["exact_partial"],
         encoder=tuple(_read_array(part) for part in fields["encoder"]),
         decoder=tuple(_read_array(part) for part in fields["decoder"]),
+        process=tuple(_read_array(part) for part in fields["process"]),
         latest=_read_release(fields["latest"]),
         backfill=_read_backfill(fields["backfill"]),
     )
