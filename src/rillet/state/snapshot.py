@@ -93,14 +93,16 @@ def _split(blob: bytes) -> tuple[bytes, dict[str, Any], bytes]:
 # --- The sealed part: JSON, arrays as base64 of little-endian bytes ----------------------------
 
 
-def _array(values: NDArray[Any]) -> list[str]:
+def _array(values: NDArray[Any]) -> list[Any]:
     kind = values.dtype.newbyteorder("<")
-    return [kind.str, base64.b64encode(values.astype(kind).tobytes()).decode()]
+    content = base64.b64encode(values.astype(kind).tobytes()).decode()
+    return [kind.str, list(values.shape), content]
 
 
-def _read_array(fields: list[str]) -> NDArray[Any]:
-    kind = np.dtype(fields[0])
-    return np.frombuffer(base64.b64decode(fields[1]), kind).astype(kind.newbyteorder("="))
+def _read_array(fields: list[Any]) -> NDArray[Any]:
+    kind, shape, content = np.dtype(fields[0]), fields[1], fields[2]
+    values = np.frombuffer(base64.b64decode(content), kind).astype(kind.newbyteorder("="))
+    return values.reshape(shape)
 
 
 def _release(release: Release | None) -> list[Any] | None:
