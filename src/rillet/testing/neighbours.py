@@ -70,7 +70,8 @@ def largest_distances(
         by_value = np.moveaxis(images, place, 0)
         for a, b in combinations(range(len(domain)), 2):
             moved = by_value[a] - by_value[b]
-            for name, distance in (("l1", np.abs(moved).sum(-1)), ("l2", (moved * moved).sum(-1))):
+            for name, sizes in (("l1", np.abs(moved)), ("l2", moved * moved)):
+                distance = np.asarray(sizes.sum(-1))
                 where = np.unravel_index(int(np.argmax(distance)), distance.shape)
                 found = distance[where]  # a NumPy integer, or a rational
                 largest = Fraction(found.item() if isinstance(found, np.integer) else found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rillet.threshold.base import GRID_BITS, Range, Threshold
 
 __all__ = ["check_threshold"]
 
+_REFUSED: Final = object()
 #: Public bounds that every threshold must cope with.
 BOUNDS = (Range(0.0, 1.0), Range(-5.0, 3000.0), Range(0.0, 1e300), Range(1e9, 1e9 + 1e-3))
 
@@ -61,7 +63,7 @@ def check_threshold(
             secret = Secret.for_tests(number % secrets).derive("contract", size)
             for name, raw_values in _hard_streams(size, bounds):
                 learned = _learn(threshold, name, raw_values, bounds, budget, delta, secret)
-                if learned is not None:
+                if learned is not _REFUSED:
                     _check_range(threshold, name, learned, bounds)
     released = _released(threshold, enough, budget, delta, secrets)
     if threshold.learns and len(released) < 2:
@@ -94,7 +96,7 @@ def _learn(
     budget: Fraction,
     delta: float,
     secret: Secret,
-) -> Range | None:
+) -> object:
     """Learn twice, and from the tame stream of that size: the outcome's *kind* must not differ.
 
     A threshold may refuse public parameters (too few observations, say): then it must refuse every
@@ -117,7 +119,7 @@ def _learn(
             raise ContractViolation(
                 "total", threshold, f"values that are {name} give {first!r}, others {tame!r}"
             )
-        return None
+        return _REFUSED
     if first != second:
         raise ContractViolation("repeatable", threshold, f"{first} and {second} for one secret")
     if not np.array_equal(raw_values, before, equal_nan=True):
