@@ -323,6 +323,8 @@ class LaplaceLaw(Law):
 
     def variance(self, scale: float) -> float:
         """``cosh(h)/(2 sinh²(h))`` with ``h = 1/(2 scale)``: about ``2 scale² + 1/12``."""
+        if scale < 2.0**-11:
+            return 0.0  # below e^-1024, which is less than any float
         with mpmath.workprec(160):
             half = 1 / (2 * mpmath.mpf(scale))
             return float(mpmath.cosh(half) / (2 * mpmath.sinh(half) ** 2))
@@ -362,6 +364,8 @@ class GaussianLaw(Law):
         """``scale² + 1/12`` up to terms below 2^-50 for scale ≥ 2; summed exactly below."""
         if scale >= 2:
             return scale * scale + 1 / 12
+        if scale < 2.0**-7:
+            return 0.0  # below e^-2048, which is less than any float
         with mpmath.workprec(160):
             width = mpmath.sqrt(2) * mpmath.mpf(scale)
             # Var = Σ (2k-1) P(|round Z| ≥ k), and the sum is negligible beyond 16 deviations.
