@@ -314,8 +314,8 @@ class Plan:
                 "secret: this one belongs to one stream and cannot open another; "
                 "use Secret.generate(), or resume the stream from its snapshot"
             )
-        if not isinstance(key, tuple):
-            raise ParameterError("key", 'a tuple such as ("north",)', key)
+        if not isinstance(key, tuple) or not all(type(part) in (str, int) for part in key):
+            raise ParameterError("key", 'a tuple of text and whole numbers, as ("north", 7)', key)
         return secret.derive("stream", self.digest, run, *key)
 
     # --- JSON ------------------------------------------------------------------------------------

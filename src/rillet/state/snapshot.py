@@ -21,7 +21,7 @@ from rillet.errors import StateError
 from rillet.layout import Layout
 from rillet.noise import Secret
 from rillet.release import Key, Release, Releases
-from rillet.stream import StreamState
+from rillet.stream import StreamState, epoch_after
 from rillet.threshold import Range
 
 MAGIC: Final = b"rillet-state"
@@ -64,6 +64,12 @@ def open_state(
             "snapshot: this secret has moved on since the snapshot was made and cannot open it; "
             "use the secret that was saved with it"
         )
+    last = 1 if layout.main is None else epoch_after(layout.main.leaves)
+    if header["epoch"] > last:  # ratcheting that far could take for ever
+        raise StateError(
+            f"snapshot: it names ratchet step {header['epoch']}, but a stream of this plan ends "
+            f"with step {last}: the header is damaged"
+        )
     own = own.ratchet(header["epoch"] - own.epoch)
     try:
         text = own.open_sealed(sealed, associated=public)
@@ -85,9 +91,27 @@ def _split(blob: bytes) -> tuple[bytes, dict[str, Any], bytes]:
         )
     end = start + int.from_bytes(blob[len(MAGIC) + 1 : start], "big")
     try:
-        return blob[:end], json.loads(blob[start:end]), blob[end:]
-    except ValueError:
-        raise StateError("snapshot: the header is damaged") from None
+        header = json.loads(blob[start:end])
+    except (ValueError, RecursionError):
+        header = None
+    if not _is_header(header):
+        raise StateError("snapshot: the header is damaged")
+    return blob[:end], header, blob[end:]
+
+
+def _is_header(header: object) -> bool:
+    """Whether it has the four names, each of the type that :func:`seal_state` writes."""
+    if not isinstance(header, dict) or set(header) != {"plan", "key", "epoch", "scope"}:
+        return False
+    texts = (header["plan"], header["scope"])
+    key, epoch = header["key"], header["epoch"]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(key, list)
+        and all(type(part) in (str, int) for part in key)
+        and type(epoch) is int
+        and epoch >= 0
+    )
 
 
 # --- The sealed part: JSON, arrays as base64 of little-endian bytes ----------------------------
@@ -130,7 +154,8 @@ def _to_json(state: StreamState) -> str:
             "raw_buffer": _array(np.concatenate([*state.raw_buffer, np.empty(0)])),
             "range": None if state.range is None else [state.range.lower, state.range.upper],
             "opening_sum": state.opening_sum,
-            "exact_partial": state.exact_partial,
+            # As wide as any other: the length of a snapshot is public.
+            "exact_partial": _array(np.array([state.exact_partial])),
             "encoder": [_array(part) for part in state.encoder],
             "decoder": [_array(part) for part in state.decoder],
             "process": [_array(part) for part in state.process],
@@ -169,7 +194,7 @@ def _from_json(text: str, secret: Secret) -> StreamState:
         raw_buffer=(raw_buffer,) if len(raw_buffer) else (),
         range=None if fields["range"] is None else Range(*fields["range"]),
         opening_sum=fields["opening_sum"],
-        exact_partial=fields["exact_partial"],
+        exact_partial=int(_read_array(fields["exact_partial"])[0]),
         encoder=tuple(_read_array(part) for part in fields["encoder"]),
         decoder=tuple(_read_array(part) for part in fields["decoder"]),
         process=tuple(_read_array(part) for part in fields["process"]),
