@@ -31,7 +31,16 @@ from scipy.special import log_ndtr, ndtri, wrightomega
 
 from rillet.errors import ParameterError
 
-__all__ = ["Calibration", "calibrate", "exact_delta", "noise_quantile", "worst_pair_proved"]
+__all__ = [
+    "Calibration",
+    "Kind",
+    "Law",
+    "calibrate",
+    "exact_delta",
+    "noise_quantile",
+    "published_constants",
+    "worst_pair_proved",
+]
 
 Kind = Literal["exact", "textbook", "paper", "paper-mixed"]
 Law = Literal["laplace", "gaussian"]
@@ -181,10 +190,8 @@ def _calibrate(kind: Kind, law: Law, epsilon: float, delta: float, beta_lt: floa
     offset = noise_quantile(law, beta_lt)
     if kind == "exact":
         a, b = _exact_constants(law, epsilon, delta, offset)
-    elif kind == "textbook":
-        a, b = _textbook_constants(law, epsilon, delta)
     else:
-        a, b = _paper_constants(kind, law, epsilon, delta)
+        a, b = published_constants(kind, law, epsilon, delta)
     kappa = _kappa(a, b, offset)
     if kappa is None:
         raise ParameterError(
@@ -198,23 +205,26 @@ def _calibrate(kind: Kind, law: Law, epsilon: float, delta: float, beta_lt: floa
     return Calibration(a, b, offset, kappa, kind, law, releasable)
 
 
-def _textbook_constants(law: Law, epsilon: float, delta: float) -> tuple[float, float]:
-    """Nissim, Raskhodnikova, Smith (2007), section 2: admissible noise in one dimension."""
-    log_term = math.log(2 / delta)
-    if law == "laplace":
-        return epsilon / 2, epsilon / (2 * log_term)
-    return epsilon / (5 * math.sqrt(2 * log_term)), epsilon / (4 * (1 + log_term))
+def published_constants(kind: Kind, law: Law, epsilon: float, delta: float) -> tuple[float, float]:
+    """(a, b) as published, unchecked: see `calibrate` for what they are worth.
 
+    **Privacy.** Public numbers only.
 
-def _paper_constants(kind: Kind, law: Law, epsilon: float, delta: float) -> tuple[float, float]:
-    """PAK, section IV-C ("Warm") and section VI-B, second criterion."""
+    References
+    ----------
+    Textbook: Nissim, Raskhodnikova, Smith (2007), section 2, admissible noise in one dimension.
+    Paper: PAK, section IV-C ("Warm"); paper-mixed: section VI-B, second criterion.
+    """
+    if kind == "textbook":
+        log_term = math.log(2 / delta)
+        if law == "laplace":
+            return epsilon / 2, epsilon / (2 * log_term)
+        return epsilon / (5 * math.sqrt(2 * log_term)), epsilon / (4 * (1 + log_term))
     log_term = -math.log(delta)
     b = epsilon / (2 * log_term)
     if kind == "paper-mixed":
         return epsilon / math.sqrt(log_term), min(1.0, b)
-    if law == "laplace":
-        return epsilon / 2, b
-    return epsilon / math.sqrt(log_term), b
+    return epsilon / (2 if law == "laplace" else math.sqrt(log_term)), b
 
 
 def _kappa(a: float, b: float, offset: float) -> float | None:
