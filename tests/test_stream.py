@@ -34,6 +34,7 @@ from rillet import (
     Sum,
 )
 from rillet.grid import Grid
+from rillet.strategy.elders import SignedDigitTree
 from rillet.strategy.tree import BinaryTree as Tree
 from rillet.stream import as_observations
 
@@ -53,12 +54,14 @@ def make_plan(kind: str, every: int, lower: float) -> Plan:
         return baseline(n, strategy=BinaryTree("gaussian"), delta=2**-20, **common)
     if kind == "independent":
         return baseline(n, strategy=Independent(), **common)
+    if kind == "elders":
+        return baseline(n, strategy=SignedDigitTree(), **common)
     if kind == "endless":
         return Plan.baseline(epsilon=1.0, upper=100.0, length=None, **common)
     return baseline(n, **common)
 
 
-KINDS = ["paper", "backfill", "baseline", "gaussian", "independent", "endless"]
+KINDS = ["paper", "backfill", "baseline", "gaussian", "independent", "elders", "endless"]
 #: What to do next with a stream, and for how many observations.
 ACTS = some.tuples(
     some.sampled_from(["block", "one by one", "restart", "restart with own secret", "ask"]),
