@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
-import rillet.stream
+import rillet.step
 from helpers.streams import (
     SECRET,
     all_releases,
@@ -129,7 +129,7 @@ def test_one_by_one_is_the_block(kind):
 @pytest.mark.parametrize("lag", [0, 1000])
 def test_across_a_real_ratchet(lag):
     """2^16 leaves after the start the secret moves on, the same for every way of feeding."""
-    crossing = lag + rillet.stream.RATCHET_EVERY
+    crossing = lag + rillet.step.RATCHET_EVERY
     n = crossing + 40_000
     plan = paper(n, lag) if lag else baseline(n)
     values = awkward_values(n, 3)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -50,6 +50,8 @@ class Release:
         Noisy values and the standard deviation of their noise.  Clipping bias is not in it.
     threshold, clip_lower : float
         The clipping range in force: values were clipped to [clip_lower, threshold].
+    clipped_share : float
+        Estimated share of values beyond the range, from released counts; NaN where none are kept.
     statistic : str
         Which of them ``value`` and ``noise_std`` are.
     noise_law : str
@@ -61,6 +63,7 @@ class Release:
     __slots__ = (
         "_unit_std",
         "clip_lower",
+        "clipped_share",
         "key",
         "noise_law",
         "post_processing",
@@ -78,6 +81,7 @@ class Release:
         unit_std: float,
         threshold: float,
         clip_lower: float,
+        clipped_share: float,
         statistic: str,
         noise_law: str,
         post_processing: tuple[str, ...] = (),
@@ -88,6 +92,7 @@ class Release:
         self._unit_std = unit_std
         self.threshold = threshold
         self.clip_lower = clip_lower
+        self.clipped_share = clipped_share
         self.statistic = statistic
         self.noise_law = noise_law
         self.post_processing = post_processing
@@ -135,13 +140,17 @@ class Release:
             "mean_noise_std": self.mean_noise_std,
             "threshold": self.threshold,
             "clip_lower": self.clip_lower,
+            "clipped_share": None if math.isnan(self.clipped_share) else self.clipped_share,
             "statistic": self.statistic,
             "noise_law": self.noise_law,
             "post_processing": list(self.post_processing),
         }
 
     def _fields(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        if math.isnan(self.clipped_share):  # unknown equals unknown
+            fields["clipped_share"] = None
+        return tuple(fields.values())
 
     def __eq__(self, other: object) -> bool:
         return self._fields() == other._fields() if isinstance(other, Release) else NotImplemented
@@ -168,12 +177,19 @@ class Releases:
     key: Key
     t: NDArray[np.int64]
     sum: FloatArray
-    unit_std: FloatArray = field(repr=False)
+    unit_std_or_later: FloatArray | Callable[[], FloatArray] = field(repr=False)
     threshold: FloatArray
     clip_lower: FloatArray
+    clipped_share: FloatArray
     statistic: str
     noise_law: str
     post_processing: tuple[str, ...] = ()
+
+    @cached_property
+    def unit_std(self) -> FloatArray:
+        """Noise std of ``sum`` per unit of clipping range; worked out when it is asked for."""
+        known = self.unit_std_or_later
+        return known() if callable(known) else known
 
     @property
     def mean(self) -> FloatArray:
@@ -219,9 +235,10 @@ class Releases:
                 self.key,
                 self.t[place],
                 self.sum[place],
-                self.unit_std[place],
+                lambda: self.unit_std[place],
                 self.threshold[place],
                 self.clip_lower[place],
+                self.clipped_share[place],
                 self.statistic,
                 self.noise_law,
                 self.post_processing,
@@ -233,14 +250,22 @@ class Releases:
             float(self.unit_std[place]),
             float(self.threshold[place]),
             float(self.clip_lower[place]),
+            float(self.clipped_share[place]),
             self.statistic,
             self.noise_law,
             self.post_processing,
         )
 
     def __iter__(self) -> Iterator[Release]:
-        columns = (self.t, self.sum, self.unit_std, self.threshold, self.clip_lower)
-        for t, total, unit_std, threshold, lower in zip(
+        columns = (
+            self.t,
+            self.sum,
+            self.unit_std,
+            self.threshold,
+            self.clip_lower,
+            self.clipped_share,
+        )
+        for t, total, unit_std, threshold, lower, clipped_share in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             yield Release(
@@ -250,6 +275,7 @@ class Releases:
                 unit_std,
                 threshold,
                 lower,
+                clipped_share,
                 self.statistic,
                 self.noise_law,
                 self.post_processing,
@@ -271,6 +297,7 @@ class Releases:
             "mean_noise_std",
             "threshold",
             "clip_lower",
+            "clipped_share",
         ]
         return pd.DataFrame({name: getattr(self, name) for name in names})
 
@@ -284,9 +311,10 @@ class Releases:
             first.key,
             np.concatenate([part.t for part in parts]),
             np.concatenate([part.sum for part in parts]),
-            np.concatenate([part.unit_std for part in parts]),
+            lambda: np.concatenate([part.unit_std for part in parts]),
             np.concatenate([part.threshold for part in parts]),
             np.concatenate([part.clip_lower for part in parts]),
+            np.concatenate([part.clipped_share for part in parts]),
             first.statistic,
             first.noise_law,
             first.post_processing,

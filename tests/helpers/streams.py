@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import rillet.noise
+import rillet.scalar
+import rillet.step
 import rillet.stream
 import rillet.threshold.smooth
 from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, SmoothQuantile, Stream
@@ -76,10 +78,11 @@ def small_chunks(
 ) -> Iterator[None]:
     """Make the boundaries that a stream must not show so close that a short one crosses many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rillet.stream, "CHUNK", chunk)
-        patch.setattr(rillet.stream, "RATCHET_EVERY", ratchet)
+        patch.setattr(rillet.step, "CHUNK", chunk)
+        patch.setattr(rillet.scalar, "CHUNK", chunk)
+        patch.setattr(rillet.step, "RATCHET_EVERY", ratchet)
         patch.setattr(rillet.stream, "_PENDING", pending)
-        patch.setattr(rillet.stream, "_READ_AHEAD", read_ahead)
+        patch.setattr(rillet.scalar, "READ_AHEAD", read_ahead)
         yield
 
 

@@ -12,19 +12,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rillet.errors import ParameterError, StateError
 from rillet.grid import UNKNOWN_LENGTH_CAP, check_range
-from rillet.layout import Layout
+from rillet.layout import Epoch, Layout, LookNoise
 from rillet.noise import KeyPart, Secret
 from rillet.plan.choose import Choice, choose, paper_threshold
-from rillet.privacy import Cost, Guarantee, check_delta, check_epsilon
+from rillet.privacy import Cost, Guarantee, check_delta, check_epsilon, laplace_scale, root_up
 from rillet.release import Key
 from rillet.statistic import STATISTICS, Mean, Statistic
+from rillet.step import start
 from rillet.strategy import STRATEGIES, BinaryTree, Independent, Mechanism, Strategy
-from rillet.stream import Stream, start
-from rillet.threshold import THRESHOLDS, FixedThreshold, Range, Threshold
+from rillet.stream import Stream
+from rillet.threshold import (
+    THRESHOLDS,
+    FixedThreshold,
+    Range,
+    RefreshingThreshold,
+    Threshold,
+)
 
 Auto: TypeAlias = Literal["auto"]
 Tagged = TypeVar("Tagged", Threshold, Strategy, Statistic)
@@ -241,6 +249,7 @@ class Plan:
         if most > lag:
             leaves = -(-(most - lag) // self.every)
             main = Mechanism.calibrate(strategy, leaves, guarantee, observations=most - lag)
+        epochs, opening_look = self._epochs(main, threshold, lag, budget)
         return Layout(
             guarantee=guarantee,
             bounds=self.bounds,
@@ -252,10 +261,31 @@ class Plan:
             threshold=threshold,
             threshold_budget=budget,
             opening=opening,
+            opening_look=opening_look,
             main=main,
+            epochs=epochs,
             statistic=self.statistic,
             digest=self.digest,
         )
+
+    def _epochs(
+        self, main: Mechanism | None, threshold: Threshold, lag: int, budget: Fraction
+    ) -> tuple[tuple[Epoch, ...], LookNoise | None]:
+        """Epochs of the main mechanism, and the look at the opening's end."""
+        if not isinstance(threshold, RefreshingThreshold):
+            if main is None:
+                return (), None
+            return (Epoch(lag + 1, self.most_observations, main.steps, main.cost),), None
+        sensitivity = threshold.tally_sensitivity("laplace")
+        scale = laplace_scale(sensitivity, budget)
+        opening_look = LookNoise(lag, scale, "laplace", Cost.pure(budget))
+        epochs: list[Epoch] = []
+        ends = threshold.epoch_ends(lag, self.most_observations, self.every) if main else ()
+        for first, last in pairwise((lag, *ends)):
+            assert main is not None
+            share = threshold.look_share(last, self.most_observations)
+            epochs.append(_shared_epoch(main, threshold, first + 1, last, share))
+        return tuple(epochs), opening_look
 
     def unit_noise_std(self, t: int) -> float:
         """Noise std of the statistic at ``t``, per unit of clipping range.
@@ -314,7 +344,8 @@ class Plan:
                 "secret: this one belongs to one stream and cannot open another; "
                 "use Secret.generate(), or resume the stream from its snapshot"
             )
-        if not isinstance(key, tuple) or not all(type(part) in (str, int) for part in key):
+        named = type(key) is tuple and all(type(part) in (str, int) for part in key)
+        if not named:
             raise ParameterError("key", 'a tuple of text and whole numbers, as ("north", 7)', key)
         return secret.derive("stream", self.digest, run, *key)
 
@@ -361,6 +392,27 @@ class Plan:
             raise ParameterError(
                 "plan", "every required name", f"a plan without it ({error})"
             ) from None
+
+
+def _shared_epoch(
+    main: Mechanism, threshold: RefreshingThreshold, first: int, last: int, share: Fraction
+) -> Epoch:
+    """Give ``share`` of an observation's budget to the look, the rest to the main mechanism.
+
+    The main mechanism keeps its noise and takes fewer steps: what it costs falls with them.
+    """
+    if not share:
+        return Epoch(first, last, main.steps, main.cost)
+    law, whole = main.strategy.law, main.cost
+    sensitivity = threshold.tally_sensitivity(law)
+    if law == "laplace":
+        scale = laplace_scale(sensitivity, whole.epsilon * share)
+        cost = Cost.pure(sensitivity / Fraction(scale))
+    else:
+        scale = root_up(sensitivity / (whole.mu_squared * share))
+        cost = Cost.gaussian(sensitivity / Fraction(scale) ** 2)
+    steps, reduced = main.with_less(share)
+    return Epoch(first, last, steps, reduced, LookNoise(last - first + 1, scale, law, cost))
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +22,8 @@ from rillet.errors import StateError
 from rillet.layout import Layout
 from rillet.noise import Secret
 from rillet.release import Key, Release, Releases
-from rillet.stream import StreamState, epoch_after
-from rillet.threshold import Range
+from rillet.step import Segment, StreamState, epoch_after
+from rillet.threshold import Look, Range
 
 MAGIC: Final = b"rillet-state"
 VERSION: Final = 1
@@ -143,7 +144,7 @@ def _read_release(fields: list[Any] | None) -> Release | None:
     return Release(**named)
 
 
-_BACKFILL_ARRAYS = ("t", "sum", "unit_std", "threshold", "clip_lower")
+_BACKFILL_ARRAYS = ("t", "sum", "unit_std", "threshold", "clip_lower", "clipped_share")
 
 
 def _to_json(state: StreamState) -> str:
@@ -152,10 +153,16 @@ def _to_json(state: StreamState) -> str:
         {
             "t": state.t,
             "raw_buffer": _array(np.concatenate([*state.raw_buffer, np.empty(0)])),
-            "range": None if state.range is None else [state.range.lower, state.range.upper],
-            "opening_sum": state.opening_sum,
+            "segment": None if state.segment is None else asdict(state.segment),
             # As wide as any other: the length of a snapshot is public.
             "exact_partial": _array(np.array([state.exact_partial])),
+            "exact_tally": None if state.exact_tally is None else _array(state.exact_tally),
+            "looks": [
+                [_array(look.noisy), look.observations, look.scale, look.law]
+                for look in state.looks
+            ],
+            "ranges": [[kept.lower, kept.upper] for kept in state.ranges],
+            "weights": list(state.weights),
             "encoder": [_array(part) for part in state.encoder],
             "decoder": [_array(part) for part in state.decoder],
             "process": [_array(part) for part in state.process],
@@ -176,13 +183,19 @@ def _read_backfill(fields: dict[str, Any] | None) -> Releases | None:
     first = _read_release(fields["first"])
     assert first is not None
     arrays = dict(zip(_BACKFILL_ARRAYS, map(_read_array, fields["arrays"]), strict=True))
+    unit_std = arrays.pop("unit_std")
     return Releases(
         key=first.key,
+        unit_std_or_later=unit_std,
         statistic=first.statistic,
         noise_law=first.noise_law,
         post_processing=first.post_processing,
         **arrays,
     )
+
+
+def _read_segment(fields: dict[str, Any] | None) -> Segment | None:
+    return None if fields is None else Segment(**{**fields, "range": Range(**fields["range"])})
 
 
 def _from_json(text: str, secret: Secret) -> StreamState:
@@ -192,9 +205,12 @@ def _from_json(text: str, secret: Secret) -> StreamState:
         t=fields["t"],
         secret=secret,
         raw_buffer=(raw_buffer,) if len(raw_buffer) else (),
-        range=None if fields["range"] is None else Range(*fields["range"]),
-        opening_sum=fields["opening_sum"],
+        segment=_read_segment(fields["segment"]),
         exact_partial=int(_read_array(fields["exact_partial"])[0]),
+        exact_tally=None if fields["exact_tally"] is None else _read_array(fields["exact_tally"]),
+        looks=tuple(Look(_read_array(noisy), *more) for noisy, *more in fields["looks"]),
+        ranges=tuple(Range(*kept) for kept in fields["ranges"]),
+        weights=tuple(fields["weights"]),
         encoder=tuple(_read_array(part) for part in fields["encoder"]),
         decoder=tuple(_read_array(part) for part in fields["decoder"]),
         process=tuple(_read_array(part) for part in fields["process"]),

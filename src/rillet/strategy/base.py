@@ -197,6 +197,34 @@ class Mechanism:
             cost = Cost.gaussian(squared / Fraction(scale) ** 2)
         return cls(strategy, leaves, steps, scale, cost)
 
+    def with_less(self, share: Fraction) -> tuple[int, Cost]:
+        """Steps that leave ``share`` of the cost (ε, or μ²) unspent, and the cost of the rest.
+
+        The noise stays as it is; an observation on fewer steps moves the nodes less.
+        """
+
+        def cost_of(steps: int) -> Cost:
+            sensitivity = self.strategy.sensitivity(self.leaves, steps)
+            if self.strategy.law == "laplace":
+                return Cost.pure(sensitivity / Fraction(self.scale))
+            return Cost.gaussian(sensitivity / Fraction(self.scale) ** 2)
+
+        def fits(steps: int) -> bool:
+            cost = cost_of(steps)
+            left = 1 - share
+            return (
+                cost.epsilon <= self.cost.epsilon * left
+                and cost.mu_squared <= self.cost.mu_squared * left
+            )
+
+        low, high = 1, self.steps
+        if not fits(low):
+            raise ParameterError("share", "a share that leaves room for the sum", float(share))
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low, cost_of(low)
+
     @property
     def law(self) -> Law:
         """The noise law."""

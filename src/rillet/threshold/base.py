@@ -10,7 +10,7 @@ from typing import ClassVar
 import mpmath
 import numpy as np
 
-from rillet.noise import FloatArray, Secret
+from rillet.noise import FloatArray, IntArray, Secret
 from rillet.privacy import Cost
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
@@ -54,6 +54,82 @@ class Threshold(ABC):
         Values beyond the bounds, NaN and infinities are clipped first, as :class:`rillet.grid.Grid`
         does; nothing raises because of a value.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A released tally: exact counts of ``observations`` values plus integer noise.  Public."""
+
+    noisy: IntArray
+    observations: int
+    scale: float
+    law: str
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is still to come after a look: public numbers that the next range is chosen for.
+
+    ``noise_per_unit`` is the noise std of the last sum per unit of clipping range; ``until`` is the
+    observation at which the range may change again.
+    """
+
+    length: int
+    after: int
+    until: int
+    noise_per_unit: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the looks so far say: the next range, and what clipping removes (all public).
+
+    ``removed`` estimates the mass clipped so far, ``removed_each`` the mass clipped from each
+    observation to come, ``clipped_share`` the share of values beyond the range.
+    """
+
+    range: Range
+    removed: float = 0.0
+    removed_each: float = 0.0
+    clipped_share: float = float("nan")
+
+
+class RefreshingThreshold(Threshold):
+    """A threshold that is learned again at public times, from additive integer tallies.
+
+    **Privacy.** :meth:`tally` touches raw data: one replaced observation moves a tally by at most
+    :meth:`tally_sensitivity`.  Tallies are released with integer noise (a :class:`Look`), and
+    :meth:`judge` sees nothing else.
+    """
+
+    #: Whether an estimate of the clipped mass is added back.
+    corrects: ClassVar[bool] = False
+
+    @abstractmethod
+    def epoch_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
+        """Observation numbers after ``lag`` at which an epoch ends; the last is ``length``."""
+
+    @abstractmethod
+    def look_share(self, end: int, length: int) -> Fraction:
+        """Share of the budget (of μ² or of ε) that the look at ``end`` takes; 0 for no look."""
+
+    @abstractmethod
+    def tally(self, raw_values: FloatArray, bounds: Range) -> IntArray:
+        """Exact counts of these values: additive, total, of one fixed size."""
+
+    @abstractmethod
+    def tally_sensitivity(self, law: str) -> Fraction:
+        """L1 sensitivity of a tally for Laplace noise, squared L2 sensitivity for Gaussian."""
+
+    @abstractmethod
+    def judge(
+        self,
+        bounds: Range,
+        looks: tuple[Look, ...],
+        ranges: tuple[Range, ...],
+        outlook: Outlook,
+    ) -> Finding:
+        """The next range from all looks so far; ``ranges`` were in force in each epoch so far."""
 
 
 def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
