@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import mpmath
@@ -89,6 +90,7 @@ def sensitivity_terms(count: int, b: float) -> int:
     return max(1, min(math.ceil(min(_REACH / b, _MOST_TERMS)), count, _MOST_TERMS))
 
 
+@lru_cache(maxsize=64)
 def smooth_weights(b: float, terms: int) -> NDArray[np.float64]:
     """Weights w_0 … w_K with w_0 > 1 and w_k ≤ e^b·w_{k+1}, strictly enough for float products.
 
@@ -99,7 +101,9 @@ def smooth_weights(b: float, terms: int) -> NDArray[np.float64]:
     ratio = float(ctx.exp(-ctx.mpf(b)) * (1 + ctx.mpf(_WEIGHT_MARGIN)))
     factors = np.full(terms + 1, math.nextafter(ratio, math.inf))
     factors[0] = 1.0 + _WEIGHT_MARGIN
-    return np.asarray(np.multiply.accumulate(factors))
+    weights = np.asarray(np.multiply.accumulate(factors))
+    weights.setflags(write=False)  # cached, so shared
+    return weights
 
 
 def smooth_sensitivity(
