@@ -7,7 +7,7 @@ IV-C, equation for τ; the clipping of the first block and ``r`` in the noise sc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
@@ -68,7 +68,8 @@ class SmoothQuantile(Threshold):
                 or (not low < value <= high)
             ):
                 raise ParameterError(name, f"a number above {low:g} and at most {high:g}", value)
-        if isinstance(self.multiplier, bool) or not 1.0 <= self.multiplier < float("inf"):
+        number = isinstance(self.multiplier, (int, float)) and not isinstance(self.multiplier, bool)
+        if not number or not 1.0 <= self.multiplier < float("inf"):
             raise ParameterError("multiplier", "a number of at least 1", self.multiplier)
 
     def calibrated(self, budget: Fraction, delta: float) -> Calibration:
@@ -90,21 +91,51 @@ class SmoothQuantile(Threshold):
     @property
     def tail(self) -> Fraction:
         """λp, as the decimals that were typed."""
-        return Fraction(repr(self.quantile)) * Fraction(repr(self.rank_factor))
+        return Fraction(repr(float(self.quantile))) * Fraction(repr(float(self.rank_factor)))
 
     def learn(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
     ) -> Range:
         """Release the threshold.  **Privacy.** (ε₁, δ) for each of the values."""
+        return self.draw(self.prepare(raw_values, bounds, budget, delta), secret)
+
+    def prepare(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float
+    ) -> Unreleased:
+        """All that comes before the noise: sorting, the quantile, its smooth sensitivity.
+
+        **Privacy.** Touches raw data; the result is not private and stays inside the threshold.
+        Simulations on public data prepare once and draw often.
+        """
         constants = self.calibrated(budget, delta)
         constants.require_releasable()
         raw_sorted = np.sort(clip_to_bounds(raw_values, bounds))
         rank = quantile_rank(len(raw_sorted), self.tail)
         exact_scale = smooth_sensitivity(raw_sorted, rank, bounds.lower, bounds.upper, constants.b)
-        noise = continuous_draw(LAWS[self.law], secret, ("threshold", self.name))
+        return Unreleased(bounds, constants, float(raw_sorted[rank - 1]), exact_scale)
+
+    def draw(self, unreleased: Unreleased, secret: Secret, index: int = 0) -> Range:
+        """Add the noise and land on the public grid.
+
+        **Privacy.** (ε₁, δ) for each of the values, once: a second draw, with another secret or
+        another ``index``, would cost as much again.
+        """
+        noise = continuous_draw(LAWS[self.law], secret, ("threshold", self.name), index)
+        bounds, constants = unreleased.bounds, unreleased.constants
         with mpmath.workprec(256):
-            scale = mpmath.mpf(constants.kappa) * mpmath.mpf(exact_scale) / mpmath.mpf(constants.a)
-            released = mpmath.mpf(float(raw_sorted[rank - 1])) - mpmath.mpf(bounds.lower)
+            scale = mpmath.mpf(constants.kappa) * mpmath.mpf(unreleased.exact_sensitivity)
+            scale /= mpmath.mpf(constants.a)
+            released = mpmath.mpf(unreleased.exact_quantile) - mpmath.mpf(bounds.lower)
             released += scale * (noise + mpmath.mpf(constants.offset))
             released *= mpmath.mpf(self.multiplier)
         return Range(bounds.lower, bounds.lower + land_on_grid(released, bounds.width))
+
+
+@dataclass(frozen=True)
+class Unreleased:
+    """A quantile and its smooth sensitivity before the noise: private, never to be shown."""
+
+    bounds: Range
+    constants: Calibration
+    exact_quantile: float = field(repr=False)
+    exact_sensitivity: float = field(repr=False)
