@@ -265,7 +265,7 @@ def test_length_of_the_bytes_depends_on_public_numbers_only():
             stream.update_many(values)
             state = stream._settled()
             # Releases are public, and their decimals differ in length.
-            hidden = replace(state, latest=None, backfill=None, range=None, opening_sum=0.0)
+            hidden = replace(state, latest=None, backfill=None, segment=None, ranges=(), weights=())
             sizes.add(len(seal_state(plan.layout, (), hidden)))
         assert len(sizes) == 1, f"at t = {t}: {sorted(sizes)}"
 
