@@ -68,7 +68,7 @@ class SmoothQuantile(Threshold):
                 or (not low < value <= high)
             ):
                 raise ParameterError(name, f"a number above {low:g} and at most {high:g}", value)
-        number = isinstance(self.multiplier, (int, float)) and not isinstance(self.multiplier, bool)
+        number = type(self.multiplier) is int or isinstance(self.multiplier, float)
         if not number or not 1.0 <= self.multiplier < float("inf"):
             raise ParameterError("multiplier", "a number of at least 1", self.multiplier)
 
