@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from rillet.errors import ParameterError
 from rillet.layout import Layout
+from rillet.plan.lag import suggest_lag
 from rillet.privacy import Guarantee
 from rillet.strategy import BinaryTree, Strategy
 from rillet.threshold import FixedThreshold, Range, SmoothQuantile, Threshold
@@ -119,10 +120,32 @@ def choose(
         _refuse_lag(lag)
         return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
     share = _checked_share(PAPER_SHARE if threshold_share == "auto" else threshold_share)
-    if lag == "auto":
-        lag = min(82_500, max(1, length // 3))
-    lag = _checked_lag(lag, length)
-    return Choice(threshold, strategy, lag, share, tuple(reasons))
+    if lag != "auto":
+        return Choice(threshold, strategy, _checked_lag(lag, length), share, tuple(reasons))
+    wanted = _paper_lag(threshold, guarantee, share)
+    if wanted < length:
+        reasons.append(f"the paper's criteria ask for a lag of {wanted:,} observations.")
+        return Choice(threshold, strategy, wanted, share, tuple(reasons))
+    # The paper's fallback (section VI): where no gain is predicted, the plain tree from the start.
+    reasons.append(
+        f"the paper's criteria ask for a lag of {wanted:,} observations, and the stream has only "
+        f"{length:,}: no gain over clipping at upper is predicted, so no lag is spent on learning."
+    )
+    return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons))
+
+
+def _paper_lag(threshold: Threshold, guarantee: Guarantee, share: float) -> int:
+    """The larger of the paper's two lag criteria, for this threshold's own constants."""
+    if not isinstance(threshold, SmoothQuantile):
+        raise ParameterError("lag", "a whole number for this kind of threshold", "auto")
+    return suggest_lag(
+        guarantee.epsilon * share,
+        guarantee.delta,
+        quantile=threshold.quantile,
+        rank_factor=threshold.rank_factor,
+        calibration=threshold.calibration,
+        law=threshold.law,
+    )
 
 
 def _refuse_lag(lag: Any) -> None:
