@@ -450,7 +450,7 @@ class Ledger:
                 raise KeyError
             entries = [Event.from_dict(entry) for entry in fields["entries"]]
             return cls(Guarantee(**fields["promised"]), entries, fields["refused"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise ParameterError(
                 "ledger",
                 'JSON with "format": "rillet-ledger-1", as to_json wrote it',

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import ParameterError
-from rillet.grid import choose_steps
+from rillet.grid import USUAL_STEPS, choose_steps
 from rillet.noise import LAWS, FloatArray, IntArray, KeyPart, LatticeNoise, Law, Secret
-from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale
+from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale, round_up
 
 #: State of an encoder or decoder: a few small arrays, never changed in place.
 State: TypeAlias = tuple[NDArray[Any], ...]
@@ -184,13 +184,14 @@ class Mechanism:
                 raise ParameterError(
                     "epsilon", "a budget larger than what is spent already", guarantee.epsilon
                 )
-            per_step = float(strategy.sensitivity(leaves, 1) / epsilon)
+            per_step = round_up(strategy.sensitivity(leaves, 1) / epsilon)
             steps = choose_steps(observations or leaves, per_step)
             scale = laplace_scale(strategy.sensitivity(leaves, steps), epsilon)
             cost = Cost.pure(epsilon)
         else:
             mu = gaussian_mu(guarantee, already)
-            per_step = float(strategy.sensitivity(leaves, 1)) ** 0.5 / mu
+            # At the usual lattice, since some strategies charge rounding, which is not linear.
+            per_step = float(strategy.sensitivity(leaves, USUAL_STEPS)) ** 0.5 / mu / USUAL_STEPS
             steps = choose_steps(observations or leaves, per_step)
             squared = strategy.sensitivity(leaves, steps)
             scale = gaussian_std(squared, mu)
