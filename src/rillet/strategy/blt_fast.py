@@ -1,0 +1,23 @@
+"""Compiled kernels for the BLT strategy, where the extra ``fast`` (Numba) is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import lru_cache
+from typing import Any, Final
+
+#: Shorter blocks are not worth the first call of a kernel.
+SHORTEST: Final = 256
+
+
+@lru_cache(maxsize=1)
+def _module() -> Any | None:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    return importlib.import_module("rillet.strategy.blt_kernels")
+
+
+def kernels(count: int) -> Any | None:
+    """The kernels for a block of ``count`` leaves, or ``None``: the numbers are the same."""
+    return _module() if count >= SHORTEST else None

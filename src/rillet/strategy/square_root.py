@@ -1,0 +1,122 @@
+"""Encoder and decoder of the square-root strategy: exact convolutions with ``2^24·f_k``, rounded.
+
+Integers are cut into limbs of 20 bits, so that each convolution in float64 is exact in any order of
+summation: ``2^20·Σ_k 2^24·f_k < 2^53`` for at most 2^16 coefficients, as ``Σ_{k<n} f_k`` is less
+than ``2√(n/π) + 1``.
+
+**Privacy.** The encoder touches raw data and keeps all of them; the decoder is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import mpmath
+import numpy as np
+
+from rillet.errors import StreamEnded
+from rillet.noise import FloatArray, IntArray
+from rillet.strategy.base import Decoder, Encoder, State
+
+#: More leaves would take minutes.
+LONGEST: Final = 2**16
+LARGEST_TOTAL: Final = 2**62
+_BITS: Final = 24
+_LIMB: Final = 20
+_LIMBS: Final = 4
+
+
+@lru_cache(maxsize=16)
+def square_root_coefficients(leaves: int) -> FloatArray:
+    """``f_0 = 1, f_k = (1 − 1/(2k)) f_{k−1}``: the power series of ``(1 − z)^(−1/2)``."""
+    k = np.arange(1, leaves, dtype=np.float64)
+    coefficients = np.append(1.0, np.cumprod(1 - 1 / (2 * k)))
+    coefficients.setflags(write=False)
+    return coefficients
+
+
+@lru_cache(maxsize=16)
+def _fixed_point(leaves: int) -> FloatArray:
+    """``2^24·f_k`` as integers whose running sums are rounded, so that errors do not add up."""
+    running = np.rint(np.cumsum(square_root_coefficients(leaves)) * 2.0**_BITS)
+    return np.diff(running, prepend=0.0)
+
+
+def column_deviation(leaves: int) -> mpmath.mpf:
+    """Bound on ‖c̃ − c‖₂: each coefficient is within 2 units of 2^-24."""
+    return mpmath.sqrt(leaves) * mpmath.ldexp(2, -_BITS)
+
+
+def _convolve(exact_values: IntArray, count: int, leaves: int) -> list[IntArray]:
+    """Limbs of ``Σ_k 2^24 f_k x_{t−k}`` for the last ``count`` values ``t``, lowest first."""
+    coefficients = _fixed_point(leaves)[: len(exact_values)]
+    limbs = []
+    for number in range(_LIMBS):
+        shifted = exact_values >> _LIMB * number
+        limb = (shifted if number == _LIMBS - 1 else shifted & ((1 << _LIMB) - 1)).astype(
+            np.float64
+        )
+        padded = np.concatenate([np.zeros(count - 1), limb])[-(len(coefficients) + count - 1) :]
+        limbs.append(np.convolve(padded, coefficients, "valid").astype(np.int64))
+    return limbs
+
+
+@dataclass(frozen=True)
+class SquareRootEncoder(Encoder):
+    """State: every leaf so far, zeros after them."""
+
+    leaves: int
+
+    def start(self) -> State:
+        """No leaves."""
+        return (np.zeros(self.leaves, np.int64),)
+
+    def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
+        """Nodes ``⌊Σ_k 2^24 f_k x_{t−k}/2^24 + ½⌋``.  **Privacy.** Touches raw data; total."""
+        last = first + len(exact_leaves) - 1
+        _check_end(last, self.leaves)
+        if len(exact_leaves) == 0:
+            return state, np.zeros(0, np.int64)
+        exact_all = state[0].copy()
+        limit = LARGEST_TOTAL // self.leaves
+        exact_all[first - 1 : last] = np.clip(exact_leaves, -limit, limit)
+        limbs = _convolve(exact_all[:last], len(exact_leaves), self.leaves)
+        total = limbs[0] + (1 << (_BITS - 1))
+        total = (total >> _LIMB) + limbs[1]
+        total = (total >> (_BITS - _LIMB)) + (limbs[2] << (2 * _LIMB - _BITS))
+        total += limbs[3] << (3 * _LIMB - _BITS)
+        return (exact_all,), total
+
+
+@dataclass(frozen=True)
+class SquareRootDecoder(Decoder):
+    """State: every noisy node so far, zeros after them."""
+
+    leaves: int
+
+    def start(self) -> State:
+        """No nodes."""
+        return (np.zeros(self.leaves, np.int64),)
+
+    def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, FloatArray]:
+        """``Σ_k f_k y_{t−k}``, the same for any split.  **Privacy.** Post-processing."""
+        last = first + len(noisy) - 1
+        _check_end(last, self.leaves)
+        if len(noisy) == 0:
+            return state, np.zeros(0)
+        nodes = state[0].copy()
+        nodes[first - 1 : last] = noisy
+        limbs = _convolve(nodes[:last], len(noisy), self.leaves)
+        prefix = limbs[3] * 2.0 ** (3 * _LIMB - _BITS) + limbs[2] * 2.0 ** (2 * _LIMB - _BITS)
+        prefix += limbs[1] * 2.0 ** (_LIMB - _BITS) + limbs[0] * 2.0**-_BITS
+        return (nodes,), prefix
+
+
+def _check_end(last: int, leaves: int) -> None:
+    if last > leaves:
+        raise StreamEnded(
+            f"expected at most {leaves} leaves, found leaf {last}; "
+            "the noise of a fixed-length strategy does not cover more"
+        )
