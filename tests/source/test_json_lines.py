@@ -94,13 +94,18 @@ FRAGMENTS = [
 ]
 
 
-@given(
-    st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text('{}[]",:x1\\', max_size=8)), min_size=1)
-)
+lines = st.one_of(st.sampled_from(FRAGMENTS), st.text('{}[]",:x1\\', max_size=8))
+# Lines that start like an object are the ones that get joined.
+objects = st.sampled_from([fragment for fragment in FRAGMENTS if fragment.startswith("{")])
+
+
+@given(st.one_of(*(st.lists(line, min_size=1, max_size=6) for line in (lines, objects))))
 @example(['{"x":1},{"y":2}', '{"a":[{}', '{"d":1}]}'])
 @example(['{"x":1', '"y":2}'])
 @example(['{"x":"a}', '{y":3}'])
 @example(['{"x":1},{"x":2}', '{"x":3', '{"x":4}'])
+@example(['{"x":1},{"x":2}', '{"x":3}'])
+@example(['{"x":1', '"y":2}', "5,6"])
 def test_joined_lines_are_read_as_each_line_alone(lines):
     encoded = [line.encode("latin-1") for line in lines]
     alone = [json_lines._record(line) for line in encoded]

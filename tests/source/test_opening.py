@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import subprocess
 import sys
 
@@ -121,6 +122,15 @@ for block in read("-", "x"):
 """
 
 
+def line_of(process):
+    """The next line of output, or a failure instead of waiting for ever."""
+    ready, _, _ = select.select([process.stdout], [], [], 60)
+    if not ready:
+        process.kill()
+        pytest.fail("no row came out although the pipe held whole lines")
+    return process.stdout.readline()
+
+
 def test_rows_of_a_live_pipe_come_out_before_the_pipe_ends():
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -132,10 +142,10 @@ def test_rows_of_a_live_pipe_come_out_before_the_pipe_ends():
         assert process.stdout is not None
         process.stdin.write(b"x\n1\n2\n3")
         process.stdin.flush()
-        assert process.stdout.readline() == b"[1.0, 2.0] 2 None\n"
+        assert line_of(process) == b"[1.0, 2.0] 2 None\n"
         process.stdin.write(b"4\n")
         process.stdin.flush()
-        assert process.stdout.readline() == b"[34.0] 3 None\n"
+        assert line_of(process) == b"[34.0] 3 None\n"
         process.stdin.close()
         assert process.stdout.read() == b""
     assert process.returncode == 0
