@@ -1,0 +1,32 @@
+"""Every strategy that a plan can name keeps the contract, with either noise it offers."""
+
+from typing import Any
+
+import pytest
+
+from rillet.errors import ParameterError
+from rillet.strategy import STRATEGIES, Strategy
+from rillet.testing import check_strategy
+
+#: What a strategy may be allowed, by name; an integer tree needs nothing.
+ALLOWED: dict[str, dict[str, Any]] = {}
+
+
+def offered() -> list[Strategy]:
+    found = []
+    for kind in STRATEGIES.values():
+        for law in ("laplace", "gaussian"):
+            try:
+                found.append(kind(law=law))  # type: ignore[call-arg]
+            except ParameterError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("strategy", offered(), ids=lambda s: f"{s.name}-{s.law}")
+def test_the_contract_is_kept(strategy):
+    check_strategy(strategy, **ALLOWED.get(strategy.name, {}))
+
+
+def test_every_strategy_is_tried():
+    assert {strategy.name for strategy in offered()} == set(STRATEGIES)
