@@ -35,6 +35,7 @@ _SECONDS = 20.0
 _FRAMES = 240
 _PLAIN_LINES = 10
 _SPARK = 48
+_BAR = 14
 
 
 def add_parser(subparsers: Any) -> None:
@@ -228,7 +229,7 @@ def _screen(race: Race) -> RenderableType:
     if race.learned:
         stages.insert(0, ("learning", min(race.t, race.learned), race.learned))
     for name, done, total in stages:
-        bar = ProgressBar(total=total, completed=done, width=44)
+        bar = ProgressBar(total=total, completed=done, width=_SPARK)
         bars.add_row(f"{name:<9}", bar, f"{done:>9,} of {total:,}")
     return Group(bars, Text(), _standing(race), Text(), _sparks(race))
 
@@ -242,10 +243,10 @@ def _standing(race: Race) -> RenderableType:
     from rillet.cli.plot import COLOURS
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("", no_wrap=True, min_width=20)
-    for name, width in (("average", 12), ("95 % interval", 16), ("error", 12)):
+    table.add_column("", no_wrap=True, min_width=17)
+    for name, width in (("average", 11), ("95 % interval", 13), ("error", 10)):
         table.add_column(name, justify="right", min_width=width, no_wrap=True)
-    table.add_column("how far off", min_width=26)
+    table.add_column("how far off", min_width=_BAR)
     truth = float(race.truth[race.t - 1])
     table.add_row("truth", f"${truth:,.2f}", "", "", "")
     for place, runner in enumerate(race.runners):
@@ -269,7 +270,7 @@ def _standing(race: Race) -> RenderableType:
     return table
 
 
-def _length_bar(error: float, width: int = 26) -> str:
+def _length_bar(error: float, width: int = _BAR) -> str:
     """A bar whose length is logarithmic: a tenth of a cent to 100 dollars."""
     import math
 

@@ -18,7 +18,7 @@ from rillet.errors import OutputError, ParameterError
 from rillet.extras import import_extra
 
 if TYPE_CHECKING:
-    from rillet.cli.plan import Comparison
+    from rillet.cli.compare import Comparison
     from rillet.release import Releases
 
 __all__ = ["Track", "demo_picture", "plan_picture"]
@@ -130,7 +130,7 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         chosen = place == comparison.chosen
         axis.plot(t, error, color=colour, linewidth=2.4 if chosen else 1.5)
         axis.annotate(
-            forecast.candidate.label + ("\n(chosen)" if chosen else ""),
+            forecast.candidate.label + (" (chosen)" if chosen else ""),
             (t[-1], error[-1]),
             xytext=(6, 0),
             textcoords="offset points",

@@ -10,7 +10,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rillet.cli.common import (
@@ -20,33 +19,18 @@ from rillet.cli.common import (
     examples,
     note,
     number,
-    plan_from,
     say,
     show,
     whole,
     write_text,
 )
-from rillet.errors import ParameterError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from rillet.cli.forecast import Candidate, Forecast, Guess
-    from rillet.plan import Plan
-
-LABELS = {
-    "baseline": "plain binary tree",
-    "paper": "paper's mechanism",
-    "auto": "rillet's choice",
-    "tuned": "paper's, tuned",
-}
-#: By how much the guess may be wrong.
-FACTORS = (0.1, 0.5, 1.0, 2.0, 10.0)
-_REHEARSALS_IF_WRONG = 3
-_MEDIAN = 0.5
-#: With a longer lag tuning gains little and takes long.
-_LONGEST_TUNED = 1 << 18
+    from rillet.cli.compare import Comparison
+    from rillet.cli.forecast import Forecast
 
 
 def add_parser(subparsers: Any) -> None:
@@ -120,72 +104,10 @@ def _times(text: str) -> list[int]:
     return [whole(part) for part in text.split(",")]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Everything the command shows."""
-
-    candidates: tuple[Candidate, ...]
-    guess: Guess | None
-    scale: float | None
-    times: tuple[int, ...]
-    forecasts: tuple[Forecast, ...]
-    #: For each factor of FACTORS the typical error of each candidate.
-    if_wrong: tuple[tuple[float, tuple[float | None, ...]], ...]
-    chosen: int
-    reasons: tuple[str, ...]
-
-    @property
-    def baseline(self) -> Forecast:
-        """The plain binary tree, which comes first."""
-        return self.forecasts[0]
-
-    @property
-    def plan(self) -> Plan:
-        """The chosen plan."""
-        return self.candidates[self.chosen].plan
-
-    def improvement(self, forecast: Forecast) -> float | None:
-        """Typical error of the plain binary tree over that of another, over the same releases."""
-        if forecast.typical is None or self.baseline.typical is None:
-            return None
-        return self.baseline.typical / forecast.typical
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        plan = self.plan
-        guess = None
-        if self.guess is not None:
-            value, quantile = self.guess.value, self.guess.quantile
-            guess = {"value": value, "quantile": quantile, "exponential_scale": self.scale}
-        names = [candidate.name for candidate in self.candidates]
-        mechanisms = []
-        for forecast in self.forecasts:
-            fields = forecast.to_dict()
-            fields["improvement_over_baseline"] = self.improvement(forecast)
-            mechanisms.append(fields)
-        return {
-            "format": "rillet-comparison-1",
-            "epsilon": plan.epsilon,
-            "delta": plan.delta,
-            "lower": plan.lower,
-            "upper": plan.upper,
-            "length": plan.length,
-            "every": plan.every,
-            "statistic": plan.statistic.name,
-            "guess": guess,
-            "mechanisms": mechanisms,
-            "typical_error_if_scale_is": [
-                {"factor": factor, **dict(zip(names, errors, strict=True))}
-                for factor, errors in self.if_wrong
-            ],
-            "chosen": self.candidates[self.chosen].name,
-            "reasons": list(self.reasons),
-            "plan": json.loads(plan.to_json()),
-        }
-
-
 def run(args: argparse.Namespace) -> int:
     """Do it."""
+    from rillet.cli.compare import compare
+
     comparison = compare(args)
     if args.save is not None:
         write_text(args.save, comparison.plan.to_json() + "\n")
@@ -201,130 +123,6 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             note(f"{what} written to {path}")
     return 0
-
-
-# --- Compare -------------------------------------------------------------------------------------
-
-
-def compare(args: argparse.Namespace) -> Comparison:
-    """Forecast every candidate and choose."""
-    from rillet.cli.forecast import chosen_times, forecast
-
-    guess, scale = _scale(args)
-    candidates = tuple(_candidates(args, scale))
-    times = chosen_times([candidate.plan for candidate in candidates], args.at)
-    typical_from = max(candidate.first_release for candidate in candidates)
-    forecasts = tuple(forecast(each, scale, times, typical_from) for each in candidates)
-    if_wrong = []
-    for factor in FACTORS if scale is not None else ():
-        assert scale is not None
-        errors = [
-            each.typical
-            if factor == 1
-            else forecast(
-                each.candidate, scale * factor, (), typical_from, _REHEARSALS_IF_WRONG
-            ).typical
-            for each in forecasts
-        ]
-        if_wrong.append((factor, tuple(errors)))
-    chosen, reasons = _choose(args, forecasts)
-    return Comparison(candidates, guess, scale, times, forecasts, tuple(if_wrong), chosen, reasons)
-
-
-def _scale(args: argparse.Namespace) -> tuple[Guess | None, float | None]:
-    from rillet.cli.forecast import Guess
-
-    if args.typical is not None and args.guess is not None:
-        raise ParameterError("guess", "either --guess or --typical", "both")
-    if args.typical is None and args.guess is None:
-        if args.mechanism == "tuned":
-            raise ParameterError("guess", "a guess to tune to", None, "give --typical or --guess")
-        return None, None
-    guess = Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
-    if args.upper is None:
-        return guess, None
-    return guess, guess.scale(args.lower or 0.0, args.upper)
-
-
-def _candidates(args: argparse.Namespace, scale: float | None) -> list[Candidate]:
-    """The plain tree first, then what else can be made of these numbers."""
-    from rillet.cli.forecast import Candidate
-
-    baseline = argparse.Namespace(**{**vars(args), "lag": None, "backfill": None})
-    candidates = [Candidate("baseline", LABELS["baseline"], plan_from(baseline, "baseline"))]
-    if args.delta:  # Without it smooth sensitivity, and so the paper's mechanism, does not exist.
-        candidates.append(Candidate("paper", LABELS["paper"], plan_from(args, "paper")))
-        tuned = None if scale is None else _tuned(candidates[-1].plan, scale)
-        if tuned is not None:
-            candidates.append(Candidate("tuned", LABELS["tuned"], tuned))
-        elif args.mechanism == "tuned":
-            raise ParameterError(
-                "mechanism",
-                "a known length and a gain over the plain binary tree, if it is to be tuned",
-                "no such parameters",
-                "use paper or baseline",
-            )
-    elif args.mechanism in ("paper", "tuned"):
-        plan_from(args, "paper")  # Says what is missing.
-    chosen = plan_from(args, "auto")
-    if all(chosen != candidate.plan for candidate in candidates):
-        candidates.append(Candidate("auto", LABELS["auto"], chosen))
-    return candidates
-
-
-def _tuned(plan: Plan, scale: float) -> Plan | None:
-    """The paper's mechanism with its own optimiser's parameters for this guess."""
-    from rillet.plan import Plan
-    from rillet.plan.optimise import Setting, optimise
-
-    lag, length = plan.layout.lag, plan.length
-    if length is None or not 1 <= lag < length or lag > _LONGEST_TUNED:
-        return None
-    setting = Setting(plan.epsilon, plan.delta, plan.upper, length, lag, lower=plan.lower)
-    found = optimise(setting, public_guess=scale)
-    if not found.gain:
-        return None
-    local = found.parameters
-    return Plan.paper(
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        lower=plan.lower,
-        upper=plan.upper,
-        length=plan.length,
-        every=plan.every,
-        lag=lag,
-        statistic=plan.statistic,
-        backfill=plan.backfill,
-        quantile=local.quantile,
-        rank_factor=local.rank_factor,
-        multiplier=local.multiplier,
-        threshold_share=local.threshold_share,
-        beta_lt=local.shares.low,
-    )
-
-
-def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[int, tuple[str, ...]]:
-    """Which candidate, and why."""
-    names = [forecast.candidate.name for forecast in forecasts]
-    wanted = args.mechanism or "auto"
-    if wanted != "auto":
-        return names.index(wanted), ("asked for with --mechanism",)
-    if len(forecasts) == 1:
-        return 0, ("without a positive --delta no threshold can be learned here",)
-    errors = [forecast.typical for forecast in forecasts]
-    if any(error is None for error in errors):
-        place = names.index("auto") if "auto" in names else len(names) - 1
-        reason = "without a guess at the scale there is nothing to compare by; give --typical"
-        return place, (reason,)
-    best = min(range(len(errors)), key=lambda place: errors[place] or 0.0)
-    if best == 0:
-        return 0, ("no gain over the plain binary tree is predicted, and it releases at once",)
-    times = (errors[0] or 0.0) / (errors[best] or 1.0)
-    reason = (
-        f"its error is predicted {show(times, 2)} times smaller than the plain binary tree's, over "
-        f"the releases from observation {forecasts[best].typical_from:,} on"
-    )
-    return best, (reason,)
 
 
 # --- Print ---------------------------------------------------------------------------------------
