@@ -202,3 +202,13 @@ def test_noise_that_does_not_fit_is_refused_by_its_budget(per_step):
     with pytest.raises(ParameterError) as raised:
         choose_steps(10, per_step)
     assert raised.value.parameter == "epsilon"
+
+
+def test_public_bounds_leave_room_for_a_range_learned_later():
+    """Nothing can be refused once data are seen: the smallest learned range must be usable too."""
+    narrow = 2.0**-928
+    check_range(0.0, narrow * 1.01)
+    Grid(0.0, narrow * 2.0**-24, 2**20)
+    with pytest.raises(ParameterError) as raised:
+        check_range(0.0, narrow * 0.99)
+    assert raised.value.parameter == "upper"

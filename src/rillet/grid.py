@@ -50,7 +50,7 @@ class Grid:
     steps: int
 
     def __post_init__(self) -> None:
-        lower, upper = check_range(self.lower, self.upper)
+        lower, upper = check_range(self.lower, self.upper, shrinks_to=1.0)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         if not _is_whole(self.steps) or not 1 <= self.steps < LARGEST_SUM:
@@ -105,8 +105,12 @@ class Grid:
         return self.width / self.steps
 
 
-def check_range(lower: float, upper: float) -> tuple[float, float]:
-    """Refuse bounds that are not a finite range of usable width."""
+def check_range(lower: float, upper: float, *, shrinks_to: float = 2.0**-34) -> tuple[float, float]:
+    """Refuse bounds that are not a finite range of usable width.
+
+    ``shrinks_to`` is the smallest part of the range that may be learned later on: that too must be
+    usable, since nothing can be refused once data have been seen.
+    """
     for name, value in (("lower", lower), ("upper", upper)):
         number = isinstance(value, (int, float, np.integer, np.floating))
         # An integer beyond the largest float is as unusable as infinity, and isfinite would raise.
@@ -115,7 +119,8 @@ def check_range(lower: float, upper: float) -> tuple[float, float]:
     lower, upper = float(lower), float(upper)
     if not lower < upper:
         raise ParameterError("upper", f"a number above lower ({lower:g})", upper)
-    if not math.isfinite(upper - lower) or not math.isfinite(2.0**62 / (upper - lower)):
+    width = upper - lower
+    if not math.isfinite(width) or not math.isfinite(2.0**62 / shrinks_to / width):
         raise ParameterError("upper", "a range that floats can divide", f"[{lower:g}, {upper:g}]")
     return lower, upper
 

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from rillet.errors import ParameterError
+from rillet.grid import Grid
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Guarantee, round_up
 from rillet.testing.violation import ContractViolation
@@ -19,7 +20,13 @@ __all__ = ["check_threshold"]
 
 _REFUSED: Final = object()
 #: Public bounds that every threshold must cope with.
-BOUNDS = (Range(0.0, 1.0), Range(-5.0, 3000.0), Range(0.0, 1e300), Range(1e9, 1e9 + 1e-3))
+BOUNDS = (
+    Range(0.0, 1.0),
+    Range(-5.0, 3000.0),
+    Range(0.0, 1e300),
+    Range(0.0, 1e-278),
+    Range(1e9, 1e9 + 1e-3),
+)
 
 
 def check_threshold(
@@ -58,7 +65,7 @@ def check_threshold(
         )
     if not threshold.learns and (cost.epsilon or cost.delta or cost.mu_squared):
         raise ContractViolation("its cost", threshold, f"learns nothing, but costs {cost}")
-    for size in sizes:
+    for size in (*sizes, enough):
         for number, bounds in enumerate(BOUNDS):
             secret = Secret.for_tests(number % secrets).derive("contract", size)
             for name, raw_values in _hard_streams(size, bounds):
@@ -150,6 +157,10 @@ def _check_range(threshold: Threshold, name: str, learned: object, bounds: Range
         raise ContractViolation(
             "a range inside its bounds", threshold, f"{learned} for values {name} in {bounds}"
         )
+    try:
+        Grid(learned.lower, learned.upper, steps=1)
+    except ParameterError as error:
+        raise ContractViolation("a range that can be clipped to", threshold, str(error)) from error
     if threshold.learns and not on_public_grid(learned, bounds):
         raise ContractViolation(
             "a public grid", threshold, f"{learned!r} shows more than {GRID_BITS} significant bits"

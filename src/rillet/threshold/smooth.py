@@ -7,6 +7,7 @@ IV-C, equation for τ; the clipping of the first block and ``r`` in the noise sc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
@@ -128,7 +129,9 @@ class SmoothQuantile(Threshold):
             released = mpmath.mpf(unreleased.exact_quantile) - mpmath.mpf(bounds.lower)
             released += scale * (noise + mpmath.mpf(constants.offset))
             released *= mpmath.mpf(self.multiplier)
-        return Range(bounds.lower, bounds.lower + land_on_grid(released, bounds.width))
+        upper = bounds.lower + land_on_grid(released, bounds.width)
+        # Far from 0 the sum can round back to the lower bound: a range must keep some width.
+        return Range(bounds.lower, max(upper, math.nextafter(bounds.lower, math.inf)))
 
 
 @dataclass(frozen=True)
