@@ -88,8 +88,9 @@ class TailCheck:
         What clipping at r·x̂_p really takes from the sum, over what PAK eq. 16 allows at
         β = 0.02: the largest for r = 1, 1.5, 2 and 3. At most 1 where the bound holds in use.
     verdict : str
-        "light": no violation. "consistent with light": one that chance explains. "heavier": one
-        that chance does not explain at the given level. "too few": fewer than 20 values beyond.
+        "heavier": a violation that chance does not explain at the given level. "consistent with
+        light": one that it does. "light": none by more than one value. "too few": fewer than 20
+        values beyond.
     """
 
     quantile: float
@@ -287,10 +288,11 @@ def _check_ordered(ordered: FloatArray, quantile: float, lower: float, level: fl
     end = math.exp(min(0.0, -float(np.max(np.log(at_least / above) - log_uniform))))
     chance = min(1.0, 2 * min(body, end))
     verdict: Verdict = "consistent with light"
-    if np.all(more / count <= np.exp(-gamma * beyond)):
-        verdict = "light"
-    elif chance < level:
+    if chance < level:
         verdict = "heavier"
+    # x_p is itself one of the values, so the curve is known to one value and no better.
+    elif np.all(more <= count * np.exp(-gamma * beyond) + 1):
+        verdict = "light"
     ratio = math.exp(min(700.0, float(log_ratio[worst])))
     place, outlier = float(beyond[worst]) + lower, _outlier_ratio(beyond, value, quantile, count)
     return TailCheck(quantile, shown, count, above, ratio, place, chance, outlier, verdict)
