@@ -39,6 +39,7 @@ def check_strategy(
     tight: bool = True,
     tolerance: float = 0.0,
     variance_tolerance: float = 0.0,
+    largest_leaf: int = LARGE_LEAF,
 ) -> None:
     """Check every promise of a strategy on all streams of up to ``max_leaves`` leaves.
 
@@ -59,6 +60,8 @@ def check_strategy(
         By how much decoded noise-free prefix sums may miss the exact ones, in lattice units.
     variance_tolerance
         Relative error of the variances that ``weights`` and ``covariance`` state.
+    largest_leaf
+        Leaves up to this size are summed and compared.
 
     Raises
     ------
@@ -66,13 +69,13 @@ def check_strategy(
         Naming the broken promise.
     """
     for leaves in range(1, max_leaves + 1):
-        probe = _Probe(strategy, leaves)
+        probe = _Probe(strategy, leaves, largest_leaf)
         _check_sensitivity(probe, steps, linear=linear, tight=tight)
         _check_blocks(probe, _all_splits(leaves))
         _check_maps(probe, linear=linear, tolerance=tolerance)
         _check_variance(probe, variance_tolerance)
     for leaves in (n for n in LONGER if n > max_leaves):
-        probe = _Probe(strategy, leaves)
+        probe = _Probe(strategy, leaves, largest_leaf)
         _check_blocks(probe, _some_splits(leaves))
         _check_maps(probe, linear=linear, tolerance=tolerance)
         _check_variance(probe, variance_tolerance)
@@ -121,6 +124,7 @@ class _Probe:
 
     strategy: Strategy
     leaves: int
+    largest_leaf: int
 
     def fail(self, promise: str, detail: str) -> ContractViolation:
         return ContractViolation(promise, self.strategy, f"at {self.leaves} leaves, {detail}")
@@ -185,12 +189,12 @@ class _Probe:
         unit = np.eye(self.leaves, dtype=np.int64)
         return np.column_stack([self.run(unit[i]).nodes for i in range(self.leaves)])
 
-    def matrix_of_noise(self) -> tuple[IntArray, list[tuple[int, int]]]:
+    def matrix_of_noise(self) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
         """``N``: column ``i`` holds the noise of the nodes when only draw ``i`` is 1."""
         zeros = np.zeros(self.leaves, np.int64)
         addresses = self.run(zeros).addresses
         columns = [self.run(zeros, chosen=_only(address)).noise for address in addresses]
-        return np.column_stack(columns), addresses
+        return np.column_stack(columns) / float(LARGE_IMPULSE), addresses
 
     def matrix_of_decoder(self) -> NDArray[np.float64]:
         """``D``: column ``i`` holds the prefix sums when only node ``i`` is 1."""
@@ -204,7 +208,8 @@ class _Probe:
 
 
 def _only(address: tuple[int, int]) -> Callable[[int, int], int]:
-    return lambda level, index: int((level, index) == address)
+    """A large impulse at one address, so that a noise process may round what it makes of it."""
+    return lambda level, index: LARGE_IMPULSE * ((level, index) == address)
 
 
 def _copied(state: State) -> State:
@@ -265,7 +270,7 @@ def _check_sensitivity(probe: _Probe, steps: int, *, linear: bool, tight: bool) 
         )
 
 
-def _least_shift(probe: _Probe, noise: IntArray, steps: int) -> tuple[Fraction, int]:
+def _least_shift(probe: _Probe, noise: NDArray[np.float64], steps: int) -> tuple[Fraction, int]:
     """Least norm of a shift of the draws that looks like one leaf moved by ``steps``.
 
     Draws ``z`` and ``z + Δ`` with ``N·Δ = C·e·steps`` give the same release on the two neighbours,
@@ -295,11 +300,11 @@ def _check_maps(probe: _Probe, *, linear: bool, tolerance: float) -> None:
     """Causality, linearity, exact decoding."""
     leaves = probe.leaves
     generator = np.random.default_rng(leaves)
-    exact_leaves = generator.integers(0, LARGE_LEAF, leaves)
+    exact_leaves = generator.integers(0, probe.largest_leaf, leaves)
     whole = probe.run(exact_leaves)
     for kept in range(leaves):
         other = exact_leaves.copy()
-        other[kept:] = generator.integers(0, LARGE_LEAF, leaves - kept)
+        other[kept:] = generator.integers(0, probe.largest_leaf, leaves - kept)
         changed = probe.run(other)
         if not np.array_equal(changed.nodes[:kept], whole.nodes[:kept]):
             raise probe.fail("causality", f"leaves after {kept} change earlier nodes")
@@ -329,12 +334,12 @@ def _check_variance(probe: _Probe, tolerance: float) -> None:
             "its noise variance",
             f"weights says {stated[worst]:g} at leaf {worst + 1}, impulses give {found[worst]:g}",
         )
+    earlier, later = np.triu_indices(leaves)
     try:
-        between = strategy.covariance(leaves, t[:, None], t[None, :])
+        between = strategy.covariance(leaves, t[earlier], t[later])
     except NotImplementedError:
         return
-    upper = np.triu_indices(leaves)
-    if not np.allclose(between[upper], covariance[upper], rtol=tolerance, atol=tolerance):
+    if not np.allclose(between, covariance[earlier, later], rtol=tolerance, atol=tolerance):
         raise probe.fail("its noise covariance", "covariance differs from what impulses give")
 
 
@@ -342,7 +347,7 @@ def _check_blocks(probe: _Probe, splits: Iterator[list[int]]) -> None:
     """Any split gives the same nodes, noise, outputs and states; so does the stepper."""
     leaves = probe.leaves
     generator = np.random.default_rng(leaves)
-    exact_leaves = generator.integers(0, LARGE_LEAF, leaves)
+    exact_leaves = generator.integers(0, probe.largest_leaf, leaves)
     table = generator.integers(-(2**30), 2**30, (64, 2 * leaves + 64))
 
     def chosen(level: int, index: int) -> int:
