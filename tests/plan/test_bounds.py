@@ -124,6 +124,13 @@ def test_tree_bound_holds(count, beta):
     assert fails_more_often_than(np.sum(np.abs(noise) > alpha / 4), RUNS, beta)
 
 
+def test_tree_bound_as_printed_fails_for_tiny_trees_only():
+    for count in (2, 7, 1023, 2**17 - 1):
+        noise = tree_noise(np.random.default_rng(3), count, 1.0, 1.0, RUNS)
+        alpha = bounds.alpha_tree(1.0, 1.0, count, 0.004, "paper")
+        assert fails_more_often_than(np.sum(np.abs(noise) > alpha), RUNS, 0.004) == (count == 2)
+
+
 def test_tree_bound_as_printed():
     found = bounds.alpha_tree(1.0, 3000.0, 150_000, 0.02, form="paper")
     with mpmath.workdps(30):
