@@ -24,6 +24,7 @@ from rillet.strategy.elders import (
     levels_needed,
     total_weight,
 )
+from rillet.testing import check_strategy
 
 
 class Recorder:
@@ -249,6 +250,11 @@ def test_encoder_and_stepper_give_exact_prefix_sums():
     stepper = PrefixStepper(encoder.start())
     assert [stepper.step(leaf, 7) - 7 for leaf in leaves.tolist()] == [*first, *second]
     assert stepper.states()[0][0].tolist() == state[0].tolist() == [math.fsum(leaves)]
+
+
+@pytest.mark.parametrize("arity", [3, 7])
+def test_contract_of_a_strategy(arity):
+    check_strategy(SignedDigitTree(arity=arity), max_leaves=6)
 
 
 def test_refuses_what_is_not_proved():

@@ -13,6 +13,7 @@ from rillet.privacy import Guarantee
 from rillet.strategy.base import Mechanism
 from rillet.strategy.honaker import HonakerNoise, HonakerTree, combine
 from rillet.strategy.tree import BinaryTree
+from rillet.testing import check_strategy
 
 AMPLITUDE = 2**40
 
@@ -160,3 +161,8 @@ def test_calibrates_like_the_tree(law):
     plain = Mechanism.calibrate(BinaryTree(law), 1000, guarantee)
     assert (ours.scale, ours.steps, ours.cost) == (plain.scale, plain.steps, plain.cost)
     assert ours.unit_variance(1023) < 0.6 * plain.unit_variance(1023)
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_contract_of_a_strategy(law):
+    check_strategy(HonakerTree(law), max_leaves=6, tight=False, variance_tolerance=1e-6)

@@ -93,11 +93,12 @@ class Blt:
     def error_covariance(self, earlier: FloatArray, later: FloatArray) -> FloatArray:
         """``Σ_{j < earlier} g_j g_{j + later − earlier}``: covariance of two decoded sums.
 
-        In units of one node's variance, for ``earlier ≤ later``, by geometric series.
+        In units of one node's variance, by geometric series.
         """
         rates, weights = self._decoder_floats
         logs = np.log1p(-rates)
-        apart = later - earlier
+        apart = np.abs(later - earlier)
+        earlier = np.minimum(earlier, later) if np.any(later < earlier) else earlier
         total = np.zeros(np.broadcast_shapes(np.shape(earlier), np.shape(later)))
         for rate, log, weight in zip(rates, logs, weights, strict=True):
             shared = np.zeros(np.shape(earlier))  # Σ_{j < earlier} g_j λ^j, λ = 1 − rate

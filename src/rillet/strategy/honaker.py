@@ -59,10 +59,9 @@ class HonakerTree(Strategy):
         lie in the node of size ``2^b`` that ``later`` adds, with weight ``1/(2^(b+1) − 1)`` each.
         """
         levels = leaves.bit_length()
-        first, second = np.broadcast_arrays(
-            np.asarray(earlier, np.int64), np.asarray(later, np.int64)
-        )
-        differ = first ^ second
+        given = np.broadcast_arrays(np.asarray(earlier, np.int64), np.asarray(later, np.int64))
+        first = np.minimum(*given)
+        differ = given[0] ^ given[1]
         for shift in (1, 2, 4, 8, 16, 32):  # all ones from the highest difference down
             differ = differ | differ >> shift
         inside: FloatArray = (first & differ) / np.maximum(differ, 1)

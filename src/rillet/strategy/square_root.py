@@ -28,7 +28,7 @@ _LIMB: Final = 20
 _LIMBS: Final = 4
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def square_root_coefficients(leaves: int) -> FloatArray:
     """``f_0 = 1, f_k = (1 − 1/(2k)) f_{k−1}``: the power series of ``(1 − z)^(−1/2)``."""
     k = np.arange(1, leaves, dtype=np.float64)
@@ -37,7 +37,7 @@ def square_root_coefficients(leaves: int) -> FloatArray:
     return coefficients
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _fixed_point(leaves: int) -> FloatArray:
     """``2^24·f_k`` as integers whose running sums are rounded, so that errors do not add up."""
     running = np.rint(np.cumsum(square_root_coefficients(leaves)) * 2.0**_BITS)

@@ -105,8 +105,9 @@ class BufferedToeplitz(Strategy):
 
     def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
         """``Σ_{j < earlier} g_j g_{j + later − earlier}``."""
-        first, second = np.asarray(earlier, np.float64), np.asarray(later, np.float64)
-        return self.blt(leaves).error_covariance(first, second)
+        return self.blt(leaves).error_covariance(
+            np.asarray(earlier, np.float64), np.asarray(later, np.float64)
+        )
 
     def encoder(self, leaves: int) -> Encoder:
         """Exact fixed-point recurrences."""
@@ -160,7 +161,7 @@ class SquareRootToeplitz(Strategy):
         f = square_root_coefficients(leaves)
         first, second = np.broadcast_arrays(earlier, later)
         pairs = zip(first.ravel().tolist(), second.ravel().tolist(), strict=True)
-        shared = [float(f[:t] @ f[u - t : u]) for t, u in pairs]
+        shared = [float(f[: min(t, u)] @ f[abs(u - t) : max(t, u)]) for t, u in pairs]
         return np.array(shared, np.float64).reshape(first.shape)
 
     def encoder(self, leaves: int) -> Encoder:

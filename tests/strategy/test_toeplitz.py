@@ -1,0 +1,504 @@
+"""Toeplitz strategies: exact encoders, proved sensitivities, variances, and equal forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from rillet.errors import ParameterError, StreamEnded
+from rillet.noise import GAUSSIAN, LatticeNoise, Secret
+from rillet.privacy import Guarantee
+from rillet.strategy import blt_decoder, blt_fast
+from rillet.strategy.base import Mechanism
+from rillet.strategy.blt import Blt, blt_for
+from rillet.strategy.blt_constants import RATES
+from rillet.strategy.blt_encoder import LARGEST_TOTAL, BltEncoder
+from rillet.strategy.blt_tables import CHUNK, SPAN, encoder_tables
+from rillet.strategy.square_root import square_root_coefficients
+from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
+from rillet.strategy.wide import join, join_shifted, split, subtract
+from rillet.testing import check_strategy
+
+STEPS = 2**20
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def encode(strategy, leaves, values, pieces=None):
+    encoder = strategy.encoder(leaves)
+    return in_pieces(encoder.encode, encoder.start(), values, pieces)
+
+
+def decode(strategy, leaves, noisy, pieces=None):
+    decoder = strategy.decoder(leaves)
+    return in_pieces(decoder.decode, decoder.start(), noisy, pieces)
+
+
+def in_pieces(step, state, values, pieces):
+    done, results = 0, []
+    sizes = itertools.cycle(pieces or [len(values)])
+    while done < len(values):
+        block = values[done : done + next(sizes)]
+        state, result = step(state, done + 1, block)
+        results.append(result)
+        done += len(block)
+    return state, np.concatenate(results)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+
+
+# --- The fitted constants ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", sorted(RATES))
+def test_rates_are_in_order_and_give_positive_coefficients(key):
+    log_length, buffers = key
+    rates = RATES[key]
+    assert len(rates) == 2 * buffers
+    assert 0 < rates[0]
+    assert rates[-1] < 1
+    assert all(a < b for a, b in itertools.pairwise(rates))
+    blt = blt_for(2**log_length, buffers)
+    assert min(blt.omega) > 0
+    assert min(blt.beta) > 0
+    assert sum(blt.beta) == pytest.approx(1, rel=1e-30)
+
+
+@pytest.mark.parametrize(("log_length", "buffers"), [(8, 2), (12, 4), (20, 6), (30, 5)])
+def test_encoder_and_decoder_are_inverse_up_to_the_sum(log_length, buffers):
+    blt = blt_for(2**log_length, buffers)
+    c, g = coefficients(blt, 400), decoder_coefficients(blt, 400)
+    assert np.allclose(np.convolve(c, g)[:400], 1, atol=1e-12)
+
+
+def coefficients(blt, count):
+    j = np.arange(count - 1)
+    tail = sum(
+        float(w) * np.exp(j * np.log1p(-float(r))) for w, r in zip(blt.omega, blt.phi, strict=True)
+    )
+    return np.append(1.0, tail)
+
+
+def decoder_coefficients(blt, count):
+    j = np.arange(count)
+    pairs = zip(blt.beta[1:], blt.psi, strict=True)
+    return float(blt.beta[0]) + sum(float(b) * np.exp(j * np.log1p(-float(r))) for b, r in pairs)
+
+
+def largest_variance(blt, n):
+    return float(blt.encoder_norm(n)) ** 2 * blt.error_variance(np.array([n]))[0]
+
+
+@pytest.mark.parametrize(
+    ("log_length", "buffers", "digits", "printed"),
+    [
+        (10, 3, 3, 10.743),
+        (10, 4, 3, 10.712),
+        (10, 5, 3, 10.710),
+        (16, 3, 2, 22.06),
+        (16, 4, 2, 21.32),
+        (16, 5, 2, 21.16),
+        (20, 3, 2, 33.48),
+        (20, 4, 2, 30.96),
+        (20, 5, 2, 30.27),
+    ],
+)
+def test_largest_variance_at_unit_sensitivity(log_length, buffers, digits, printed):
+    n = 2**log_length
+    assert round(largest_variance(blt_for(n, buffers), n), digits) == printed
+
+
+@pytest.mark.parametrize(
+    ("log_length", "mean", "largest"), [(10, 9.67, 10.71), (16, 19.66, 21.13), (20, 28.28, 30.02)]
+)
+def test_variances_of_the_square_root(log_length, mean, largest):
+    running = np.cumsum(square_root_coefficients(2**log_length) ** 2)
+    assert round(running[-1] * running.mean(), 2) == mean
+    assert round(running[-1] ** 2, 2) == largest
+    series = (math.log(2**log_length) + 0.5772156649 + 4 * math.log(2)) / math.pi
+    assert running[-1] == pytest.approx(series, abs=2e-4)
+
+
+@pytest.mark.parametrize("n", [*(2**p for p in range(8, 26)), 100, 3000, 150_000, 25_000_000])
+def test_deviation_is_within_two_percent_of_the_square_root(n):
+    """With the sensitivity that is really charged, on the lattice that a plan chooses."""
+    strategy, steps = BufferedToeplitz(), max(STEPS, n)
+    charged = float(strategy.sensitivity(n, steps)) ** 0.5 / steps
+    deviation = charged * strategy.weights(n, np.array([n]))[0] ** 0.5
+    if n <= 2**16:
+        yardstick = float(np.sum(square_root_coefficients(n) ** 2))
+    else:  # Σ f_k² = (ln n + γ + 4 ln 2)/π + O(1/n)
+        yardstick = (math.log(n) + 0.5772156649 + 4 * math.log(2)) / math.pi
+    assert deviation < (1.003 if n <= 2**20 else 1.006) * yardstick
+
+
+@pytest.mark.parametrize(("n", "buffers"), [(5000, 3), (2**20, 6)])
+def test_variance_table_and_covariance_against_sums(n, buffers):
+    blt = blt_for(n, buffers)
+    g = decoder_coefficients(blt, 20_000)
+    exact = np.cumsum(g**2)
+    t = np.arange(1, len(g) + 1)
+    assert np.allclose(blt.error_variance(t), exact, rtol=2.0**-21, atol=0)
+    assert np.allclose(blt.error_variance(t[:512]), exact[:512], rtol=1e-12)
+    strategy = BufferedToeplitz(buffers=buffers)
+    for first, second in [(1, 1), (1, 500), (700, 701), (64, 20_000)]:
+        shared = g[:first] @ g[second - first : second]
+        assert strategy.covariance(n, first, second) == pytest.approx(shared, rel=1e-9)
+    many = strategy.covariance(n, 7, np.arange(7, 30))
+    assert np.allclose(many, [g[:7] @ g[u - 7 : u] for u in range(7, 30)])
+
+
+# --- Sensitivity ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "buffers"), [(200, 2), (2600, 3), (2600, 5), (2**25, 6)])
+@pytest.mark.parametrize("leaf", [0, 63, 64, 1000, 1023])
+def test_columns_stay_within_the_proved_deviation(n, buffers, leaf):
+    """The response to one large leaf: what the fixed-point coefficients really are."""
+    blt = blt_for(n, buffers)
+    length = min(n, 2600)
+    if leaf >= length:
+        leaf = length - 1
+    amplitude = LARGEST_TOTAL // n
+    values = np.zeros(length, np.int64)
+    values[leaf] = amplitude
+    _, nodes = encode(BufferedToeplitz(buffers=buffers), n, values)
+    with mpmath.workprec(200):
+        exact = [mpmath.mpf(1)] + [
+            mpmath.fsum(w * (1 - r) ** j for w, r in zip(blt.omega, blt.phi, strict=True))
+            for j in range(length - leaf - 1)
+        ]
+        off = [mpmath.mpf(int(a)) / amplitude - b for a, b in zip(nodes[leaf:], exact, strict=True)]
+        distance = mpmath.sqrt(mpmath.fsum(x * x for x in off))
+        # Nodes are rounded: half a unit each, of 1/amplitude.
+        assert distance <= encoder_tables(blt).deviation + mpmath.sqrt(length) / amplitude
+    assert not nodes[:leaf].any()
+
+
+@pytest.mark.parametrize(
+    "strategy", [BufferedToeplitz(buffers=3), BufferedToeplitz(), SquareRootToeplitz()]
+)
+@pytest.mark.parametrize("steps", [1, 1000, STEPS])
+def test_neighbours_are_never_farther_apart_than_charged(strategy, steps):
+    """Replace one leaf in random streams, at places all over chunks and spans."""
+    n = 2100
+    generator = np.random.default_rng(steps)
+    charged = strategy.sensitivity(n, steps)
+    farthest = 0
+    for leaf in [0, 1, 62, 63, 64, 500, 1023, 1024, 2099]:
+        values = generator.integers(0, steps + 1, n)
+        other = values.copy()
+        values[leaf], other[leaf] = 0, steps
+        difference = encode(strategy, n, values)[1] - encode(strategy, n, other)[1]
+        assert not difference[:leaf].any()
+        assert abs(int(difference[leaf])) == steps
+        farthest = max(farthest, int(np.sum(difference.astype(object) ** 2)))
+    assert farthest <= charged
+    if steps == STEPS:
+        assert farthest > Fraction(99, 100) * charged
+
+
+def test_rounding_of_nodes_needs_its_charge():
+    """Without the charge for rounding, small steps would go over: the charge is not idle."""
+    n, strategy = 2000, BufferedToeplitz()
+    norm = float(strategy.blt(n).encoder_norm(n))
+    generator = np.random.default_rng(1)
+    over = 0
+    for _ in range(20):
+        values = generator.integers(0, 2, n)
+        other = values.copy()
+        other[0] = 1 - other[0]
+        difference = encode(strategy, n, values)[1] - encode(strategy, n, other)[1]
+        over += int(np.sum(difference**2)) > norm**2
+    assert over > 0
+
+
+@pytest.mark.parametrize("log_length", [8, 16, 25, 30])
+def test_charge_for_rounding_is_small_and_the_bound_is_above_the_norm(log_length):
+    n = 2**log_length
+    strategy, steps = BufferedToeplitz(), max(STEPS, n)
+    tables = encoder_tables(strategy.blt(n))
+    assert tables.rounding < 1e-5
+    assert tables.deviation < 1e-5
+    charged = strategy.sensitivity(n, steps)
+    norm = Fraction(float(strategy.blt(n).encoder_norm(n))) * steps
+    assert charged > norm**2
+    assert float(charged) ** 0.5 < float(norm) * 1.0005
+
+
+# --- Equal forms ---------------------------------------------------------------------------------
+
+
+def by_definition(blt, values):
+    """The nodes as docs/proofs/toeplitz.md defines them, in plain integers."""
+    tables = encoder_tables(blt)
+    mix = tables.mix.astype(np.int64)
+    a, q = mix[0].tolist(), mix[CHUNK:-1].tolist()
+    v = tables.growth.astype(np.int64).T.tolist()
+    nodes = []
+    starts = [0] * blt.buffers
+    for span_first in range(0, len(values), CHUNK * SPAN):
+        span = values[span_first : span_first + CHUNK * SPAN]
+        grown = []
+        for first in range(0, len(span), CHUNK):
+            chunk = span[first : first + CHUNK]
+            b = len(grown)
+            here = []
+            for i, start in enumerate(starts):
+                rho = tables.ladder[:, i].tolist()
+                lost = rho[b] * start if b else 0
+                lost += sum(rho[b - 1 - k] * grown[k][i] for k in range(b))
+                here.append(
+                    start + sum(g[i] for g in grown) - (lost >> int(tables.ladder_shift[i]))
+                )
+            for r in range(len(chunk)):
+                total = sum(a[r - s] * chunk[s] for s in range(r + 1)) << 21
+                total += sum(q[i][r] * (here[i] >> 21) for i in range(blt.buffers))
+                nodes.append((total + 2**47) >> 48)
+            if len(chunk) == CHUNK:
+                grown.append(
+                    [
+                        (sum(chunk) << int(tables.fraction_bits[i]))
+                        - (sum(map(int.__mul__, v[i], chunk)) << int(tables.growth_shift[i]))
+                        for i in range(blt.buffers)
+                    ]
+                )
+        if len(grown) == SPAN:
+            for i, start in enumerate(starts):
+                rho = tables.ladder[:, i].tolist()
+                lost = sum(rho[SPAN - 1 - k] * grown[k][i] for k in range(SPAN))
+                starts[i] = (
+                    start
+                    - (start * int(tables.decay[i]) >> int(tables.decay_shift[i]))
+                    + sum(g[i] for g in grown)
+                    - (lost >> int(tables.ladder_shift[i]))
+                )
+    return nodes
+
+
+SIZES = [(300, 3, 300), (4000, 5, 4000), (2**25, 6, 2300)]
+
+
+@pytest.mark.parametrize(("leaves", "buffers", "length"), SIZES)
+@pytest.mark.parametrize("size", ["usual", "largest", "negative"])
+@pytest.mark.usefixtures("plain")
+def test_plain_blocks_are_the_definition(leaves, buffers, length, size):
+    values = some_leaves(leaves, length, size)
+    strategy = BufferedToeplitz(buffers=buffers)
+    _, nodes = encode(strategy, leaves, values)
+    assert nodes.tolist() == by_definition(strategy.blt(leaves), values.tolist())
+
+
+@pytest.mark.parametrize(("leaves", "buffers", "length"), SIZES)
+@pytest.mark.parametrize("size", ["usual", "largest", "negative"])
+def test_compiled_blocks_are_the_plain_ones(leaves, buffers, length, size, monkeypatch):
+    pytest.importorskip("numba", reason="the extra fast (Numba) is not installed")
+    values = some_leaves(leaves, length, size)
+    noise = np.random.default_rng(8).integers(-(2**30), 2**30, length)
+    strategy = BufferedToeplitz(buffers=buffers)
+    results = []
+    for shortest in (1, 2**62):
+        monkeypatch.setattr(blt_fast, "SHORTEST", shortest)
+        assert (blt_fast.kernels(length) is None) == (shortest > length)
+        state, nodes = encode(strategy, leaves, values)
+        results.append((*state, nodes, *decode(strategy, leaves, nodes + noise)))
+    assert same(results[0][:-2], results[1][:-2])
+    assert same(results[0][-2], results[1][-2])
+    assert np.array_equal(results[0][-1], results[1][-1])
+
+
+def some_leaves(leaves, length, size):
+    generator = np.random.default_rng(length)
+    limit = LARGEST_TOTAL // leaves
+    if size == "usual":
+        return generator.integers(0, STEPS + 1, length)
+    if size == "largest":
+        return np.full(length, limit)
+    return generator.integers(-limit, limit, length)
+
+
+@pytest.mark.parametrize("strategy", [BufferedToeplitz(buffers=4), SquareRootToeplitz()])
+@pytest.mark.parametrize("kernels", ["compiled", "plain"])
+def test_any_split_gives_the_same_nodes_sums_and_states(strategy, kernels, monkeypatch):
+    if kernels == "plain":
+        monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+    n = 2500
+    generator = np.random.default_rng(4)
+    values, noise = generator.integers(0, STEPS, n), generator.integers(-(2**30), 2**30, n)
+    encoder_state, nodes = encode(strategy, n, values)
+    decoder_state, sums = decode(strategy, n, nodes + noise)
+    for pieces in [(1, 300), (64,), (63, 65, 1), (1024, 7), (0, 999)]:
+        other_state, other_nodes = encode(strategy, n, values, pieces)
+        assert np.array_equal(other_nodes, nodes)
+        assert same(other_state, encoder_state)
+        other_state, other_sums = decode(strategy, n, nodes + noise, pieces)
+        assert np.array_equal(other_sums, sums)
+        assert same(other_state, decoder_state)
+
+
+@pytest.mark.parametrize("begin", [0, 1, 64, 1000, 1024, 2047])
+def test_single_steps_give_the_same_bits(begin):
+    n, strategy = 2200, BufferedToeplitz()
+    generator = np.random.default_rng(begin)
+    values, noise = generator.integers(0, STEPS, n), generator.integers(-(2**30), 2**30, n)
+    encoder_state, nodes = encode(strategy, n, values)
+    decoder_state, sums = decode(strategy, n, nodes + noise)
+    encoder, decoder = strategy.encoder(n), strategy.decoder(n)
+    before = encoder.encode(encoder.start(), 1, values[:begin])[0]
+    after = decoder.decode(decoder.start(), 1, (nodes + noise)[:begin])[0]
+    stepper = strategy.stepper(n, begin, before, after)
+    pairs = zip(values[begin:].tolist(), noise[begin:].tolist(), strict=True)
+    assert [stepper.step(*pair) for pair in pairs] == sums[begin:].tolist()
+    ended = stepper.states()
+    assert same(ended[0], encoder_state)
+    assert same(ended[1], decoder_state)
+
+
+def test_filter_without_fused_operations_is_the_loop(monkeypatch):
+    noisy = np.random.default_rng(3).integers(-(2**40), 2**40, 500)
+    decoder = BufferedToeplitz().decoder(500)
+    monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+    usual = decoder.decode(decoder.start(), 1, noisy)
+    monkeypatch.setattr(blt_decoder, "_rounds_each_operation", lambda: False)
+    slow = decoder.decode(decoder.start(), 1, noisy)
+    assert same(usual[0], slow[0])
+    assert np.array_equal(usual[1], slow[1])
+
+
+def test_wide_integers_against_plain_ones():
+    generator = np.random.default_rng(0)
+    high, low = generator.integers(-(2**40), 2**40, 200), generator.integers(0, 2**63 - 1, 200)
+    exact = [(h << 63) + x for h, x in zip(high.tolist(), low.tolist(), strict=True)]
+
+    def plain_of(wide):
+        return [(h << 63) + x for h, x in zip(*wide.tolist(), strict=True)]
+
+    limbs = split(np.stack([high, low]))
+    assert [sum(x << 21 * i for i, x in enumerate(c)) for c in limbs.T.tolist()] == exact
+    assert plain_of(join(limbs.copy())) == exact
+    assert plain_of(join(limbs * 12345)) == [12345 * x for x in exact]
+    for shift in (21, 27, 41, 60, 83):
+        expected = [(12345 * x) >> shift for x in exact]
+        assert plain_of(join_shifted(limbs * 12345, np.int64(shift))) == expected
+    wide = np.stack([high, low])
+    assert plain_of(subtract(wide, wide[:, ::-1])) == [
+        a - b for a, b in zip(exact, exact[::-1], strict=True)
+    ]
+
+
+# --- Decoding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["all the largest", "random", "every other", "a late jump"])
+def test_decoded_sums_without_noise_are_exact_but_for_rounding(kind):
+    """At most a hundredth of the clipping range off, where the noise has some twenty of them."""
+    n = 2**20
+    values = np.full(n, STEPS)
+    if kind == "random":
+        values = np.random.default_rng(2).integers(0, STEPS, n)
+    elif kind == "every other":
+        values[::2] = 0
+    elif kind == "a late jump":
+        values[: n // 2] = 0
+    strategy = BufferedToeplitz()
+    _, nodes = encode(strategy, n, values)
+    _, sums = decode(strategy, n, nodes)
+    assert np.max(np.abs(sums - np.cumsum(values))) < 0.01 * STEPS
+
+
+def test_square_root_decodes_its_own_encoding():
+    n = 3000
+    values = np.random.default_rng(2).integers(0, STEPS, n)
+    _, nodes = encode(SquareRootToeplitz(), n, values)
+    exact = np.convolve(values, square_root_coefficients(n))[:n]
+    assert np.max(np.abs(nodes - exact)) < 0.5 + STEPS * 1e-5
+    _, sums = decode(SquareRootToeplitz(), n, nodes)
+    assert np.max(np.abs(sums - np.cumsum(values))) < 1e-4 * STEPS
+
+
+@pytest.mark.parametrize("strategy", [BufferedToeplitz(), SquareRootToeplitz()])
+def test_measured_variance_at_several_leaves(strategy):
+    n, runs = 150, 4000
+    mechanism = Mechanism.calibrate(strategy, n, Guarantee(1.0, 2**-20))
+    drawn = LatticeNoise(GAUSSIAN, mechanism.scale, Secret.for_tests(5), ("runs",)).draw(
+        0, n * runs
+    )
+    decoder = strategy.decoder(n)
+    sums = np.array([decoder.decode(decoder.start(), 1, run)[1] for run in drawn.reshape(runs, n)])
+    for t in (1, 2, 64, 65, 150):
+        expected = mechanism.unit_variance(t)[0] * mechanism.steps**2
+        # The ratio has deviation √(2/runs) = 0.0224.
+        assert sums[:, t - 1].var() / expected == pytest.approx(1, abs=6 * 0.0224)
+
+
+@pytest.mark.parametrize("strategy", [BufferedToeplitz(buffers=2), SquareRootToeplitz()])
+def test_contract_of_a_strategy(strategy):
+    check_strategy(
+        strategy,
+        max_leaves=5,
+        linear=False,
+        tight=False,
+        tolerance=16,
+        variance_tolerance=1e-6,
+        largest_leaf=STEPS,
+    )
+
+
+# --- Refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [BufferedToeplitz(), SquareRootToeplitz()])
+def test_nothing_beyond_the_length(strategy):
+    encoder = strategy.encoder(100)
+    state, _ = encoder.encode(encoder.start(), 1, np.zeros(100, np.int64))
+    with pytest.raises(StreamEnded, match="101"):
+        encoder.encode(state, 101, np.zeros(1, np.int64))
+
+
+def test_single_steps_end_too():
+    strategy = BufferedToeplitz()
+    states = strategy.encoder(3).start(), strategy.decoder(3).start()
+    stepper = strategy.stepper(3, 0, *states)
+    for _ in range(3):
+        stepper.step(1, 0)
+    with pytest.raises(StreamEnded):
+        stepper.step(1, 0)
+
+
+def test_leaves_beyond_the_room_are_clipped_not_wrapped():
+    n = 200
+    limit = LARGEST_TOTAL // n
+    encoder = BltEncoder(encoder_tables(blt_for(n, 3)), n)
+    for extreme in (2**63 - 1, -(2**63)):
+        wild = np.full(n, extreme)
+        tame = np.clip(wild, -limit, limit)
+        assert np.array_equal(
+            encoder.encode(encoder.start(), 1, wild)[1], encoder.encode(encoder.start(), 1, tame)[1]
+        )
+
+
+def test_refuses_what_it_cannot_do():
+    for make in (BufferedToeplitz, SquareRootToeplitz):
+        with pytest.raises(ParameterError, match="law"):
+            make(law="laplace")
+    with pytest.raises(ParameterError, match="buffers"):
+        BufferedToeplitz(buffers=9)
+    with pytest.raises(ParameterError, match="length"):
+        BufferedToeplitz().sensitivity(2**31, 1)
+    with pytest.raises(ParameterError, match="length"):
+        SquareRootToeplitz().encoder(2**17)
+
+
+def test_tables_refuse_coefficients_without_room():
+    with pytest.raises(AssertionError, match="room"):
+        encoder_tables(Blt((1, 2**52 + 2**51)))  # c_j = ¾ for ever: a chunk sums to 48
