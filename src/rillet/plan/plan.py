@@ -116,7 +116,6 @@ class Plan:
             raise ParameterError("statistic", "a statistic such as Mean()", self.statistic)
         choice = choose(
             guarantee=self.guarantee,
-            bounds=self.bounds,
             length=self.most_observations,
             every=self.every,
             lag=self.lag,
@@ -127,7 +126,8 @@ class Plan:
         for name in ("lag", "threshold", "strategy", "threshold_share"):
             settle(name, getattr(choice, name))
         settle("_choice", choice)
-        self.layout  # noqa: B018 - refuse what cannot be calibrated now, not at the first value
+        # Refuse now what cannot be calibrated or does not fit, not at the first value.
+        self.layout.declared_range  # noqa: B018
         self.layout.ledger()
 
     # --- named plans -----------------------------------------------------------------------------

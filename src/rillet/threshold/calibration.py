@@ -409,7 +409,8 @@ def _largest_log_ratio(
 def _log_laplace_delta(
     shifts: NDArray[np.float64], log_ratios: NDArray[np.float64], epsilon: float
 ) -> NDArray[np.float64]:
-    grow = np.expm1(log_ratios)
+    with np.errstate(over="ignore"):  # an infinite ratio costs nothing but its prefactor
+        grow = np.expm1(log_ratios)
     near = -(epsilon - shifts + log_ratios) / grow
     far = -(epsilon + shifts + log_ratios) / grow
     return np.asarray(np.log(-np.expm1(-log_ratios) / 2) + np.logaddexp(near, far))

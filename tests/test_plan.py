@@ -1,0 +1,397 @@
+"""Plans: every bad number is refused by name before anything is drawn; plans survive JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+from typing import Any
+
+import hypothesis.strategies as some
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import rillet.noise
+from helpers.streams import SECRET, baseline, paper
+from rillet import (
+    BinaryTree,
+    FixedThreshold,
+    Independent,
+    Mean,
+    ParameterError,
+    Plan,
+    RilletError,
+    SmoothQuantile,
+    Sum,
+)
+from rillet.strategy import STRATEGIES
+
+NAN, INF = float("nan"), float("inf")
+PAPER: dict[str, Any] = {
+    "epsilon": 1.0,
+    "delta": 2**-20,
+    "upper": 3000.0,
+    "length": 150_000,
+    "lag": 50_000,
+}
+BASELINE: dict[str, Any] = {"epsilon": 1.0, "upper": 3000.0, "length": 150_000}
+
+
+@pytest.fixture
+def nothing_drawn(monkeypatch):
+    """Any use of randomness fails the test."""
+
+    def refuse(*_, **__):
+        raise AssertionError("something was drawn")
+
+    monkeypatch.setattr(secrets, "token_bytes", refuse)
+    monkeypatch.setattr(rillet.noise.Keystream, "words", refuse)
+    monkeypatch.setattr(rillet.noise.Secret, "keystream", refuse)
+
+
+# --- Bad numbers -------------------------------------------------------------------------------
+
+NOT_NUMBERS: list[object] = ["1", None, True, [1.0], 1j, NAN, object()]
+BAD: dict[str, list[object]] = {
+    "epsilon": [*NOT_NUMBERS, 0, 0.0, -1.0, INF, -INF, 1e-300],
+    "delta": [*NOT_NUMBERS, -1e-9, 1, 1.0, 2.0, INF],
+    "lower": [*NOT_NUMBERS, INF, -INF],
+    "upper": [*NOT_NUMBERS, INF, -INF, 0.0, -5.0, 1e-320],
+    "length": ["1", True, [1.0], 1j, NAN, object(), 0, -1, 1.5, INF, 2**40 + 1, 10**30],
+    "every": [*NOT_NUMBERS, 0, -1, 1.5, INF, 150_001],
+    "statistic": ["mean", 1, Mean, {}],
+    "threshold_share": [*NOT_NUMBERS, 0, 1, -0.1, 1.5, INF],
+    "backfill": [1, 0, "yes", None],
+}
+BAD_PAPER: dict[str, list[object]] = {
+    "lag": [*NOT_NUMBERS, 0, -1, 1.5, INF, 150_001, "many"],
+    "delta": [0, 0.0],
+    "quantile": [*NOT_NUMBERS, 0, -0.1, 0.51, 1, INF],
+    "rank_factor": [*NOT_NUMBERS, 0, -0.1, 1.01, INF],
+    "multiplier": [*NOT_NUMBERS, 0, 0.99, -1, INF],
+    "beta_lt": [*NOT_NUMBERS, 0, -0.1, 0.5, 0.6, 1, INF],
+    "calibration": ["best", None, 1, ""],
+    "law": ["cauchy", None, 1, ""],
+}
+CASES = [
+    *((BASELINE, name, value) for name, values in BAD.items() for value in values),
+    *((PAPER, name, value) for name, values in (BAD | BAD_PAPER).items() for value in values),
+    *((PAPER, name, value) for name in ("lower",) for value in (3000.0, 4000.0)),
+]
+
+
+def make(base: dict[str, Any], name: str, value: object) -> Plan:
+    fields = {**base, name: value}
+    if base is PAPER:
+        return Plan.paper(**fields)
+    if name in ("threshold_share", "backfill"):
+        return Plan(lag=0, **fields)
+    return Plan.baseline(**fields)
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.parametrize(("base", "name", "value"), CASES, ids=lambda v: repr(v)[:24])
+def test_bad_numbers_are_refused_by_name(base, name, value):
+    # Where a named plan has a default for it, None asks for that.
+    if value is None and name == "statistic":
+        pytest.fail("not in the list")
+    if base is BASELINE and name == "threshold_share":
+        base = PAPER  # without learning there is no share
+    with pytest.raises(ParameterError) as error:
+        make(base, name, value)
+    named = error.value.parameter
+    # lower and upper are judged together; epsilon decides whether the noise fits the lattice.
+    assert named == name or {named, name} == {"lower", "upper"}, str(error.value)
+    assert str(error.value).startswith(f"{named}: expected ")
+    assert "found" in str(error.value)
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("threshold", {"threshold": "smooth"}),
+        ("threshold", {"threshold": SmoothQuantile}),
+        ("strategy", {"strategy": "tree"}),
+        ("strategy", {"strategy": BinaryTree}),
+        ("lag", {"threshold": FixedThreshold(), "lag": 10}),
+        ("threshold", {"threshold": FixedThreshold(upper=4000.0), "lag": 0}),
+        ("upper", {"threshold": FixedThreshold(upper=-1.0), "lag": 0}),
+        ("delta", {"strategy": BinaryTree("gaussian"), "delta": 0.0, "lag": 0}),
+        ("calibration", {"threshold": SmoothQuantile(calibration="paper", law="gaussian")}),
+        ("calibration", {"threshold": SmoothQuantile(calibration="paper-mixed")}),
+        ("beta_lt", {"threshold": SmoothQuantile(calibration="textbook", beta_lt=1e-8)}),
+    ],
+    ids=str,
+)
+def test_parts_that_do_not_fit_are_refused_by_name(name, more):
+    fields = {"epsilon": 1.0, "delta": 2**-20, "upper": 3000.0, "length": 1000, "lag": 500, **more}
+    with pytest.raises(ParameterError) as error:
+        Plan(**fields)
+    assert error.value.parameter == name
+
+
+@pytest.mark.usefixtures("nothing_drawn")
+def test_unknown_names_are_refused():
+    for call in (Plan, Plan.paper, Plan.baseline):
+        with pytest.raises(TypeError, match="epsilom"):
+            call(**BASELINE, epsilom=1.0)
+
+
+def test_laws_are_checked_where_they_are_named():
+    for kind in (BinaryTree, Independent):
+        with pytest.raises(ParameterError, match="law"):
+            kind("cauchy")
+
+
+ANYTHING = some.one_of(
+    some.none(),
+    some.booleans(),
+    some.integers(-(10**40), 10**40),
+    some.floats(),
+    some.text(max_size=5),
+    some.just([]),
+)
+
+
+@settings(max_examples=400)
+@given(
+    epsilon=some.one_of(some.floats(0.01, 10), ANYTHING),
+    delta=some.one_of(some.just(2**-20), ANYTHING),
+    lower=some.one_of(some.just(0.0), ANYTHING),
+    upper=some.one_of(some.floats(1, 1e6), ANYTHING),
+    length=some.one_of(some.integers(1, 10**7), ANYTHING),
+    lag=some.one_of(some.integers(1, 10**6), ANYTHING),
+    every=some.one_of(some.integers(1, 100), ANYTHING),
+)
+def test_any_numbers_give_a_plan_or_a_named_refusal(**fields):
+    """Nothing but a ParameterError that names an argument, or a plan that keeps its promise."""
+    try:
+        plan = Plan.paper(**fields)
+    except ParameterError as error:
+        if error.parameter not in {*fields, "beta_lt"}:
+            raise
+        return
+    worst = plan.layout.worst_cost()
+    assert worst.within(plan.guarantee)
+    assert math.isfinite(plan.expected_error(plan.layout.length))
+    stream = plan.open(secret=SECRET)
+    stream.update_many(np.ones(min(3, plan.layout.length)))
+
+
+# --- What a plan promises ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("share", [0.1, 0.37, 0.8, 0.82, 0.9])
+def test_both_parts_pay_exactly_the_promise(epsilon, share):
+    """ε₁ + ε₂ = ε to the last digit for the first, ε for the others; δ once."""
+    plan = paper(1000, 500, epsilon=epsilon, threshold_share=share)
+    opening, main = plan.layout.ledger().charges()
+    assert (opening.first, opening.last, main.first, main.last) == (1, 500, 501, 1000)
+    assert opening.cost.epsilon == main.cost.epsilon
+    assert float(opening.cost.epsilon) == epsilon
+    assert float(opening.cost.delta) == 2**-20
+    assert main.cost.delta == 0
+
+
+def test_the_ledger_follows_the_stream():
+    plan = paper(1000, 500)
+    stream = plan.open(secret=SECRET)
+    assert not stream.ledger.entries
+    stream.update_many(np.ones(499))
+    assert not stream.ledger.entries
+    stream.update(1.0)
+    assert [event.first for event in stream.ledger.entries] == [1, 1]
+    stream.update(1.0)
+    assert [event.first for event in stream.ledger.entries] == [1, 1, 501]
+    assert stream.ledger.worst().cost.within(plan.guarantee)
+
+
+def test_a_plan_that_would_overspend_is_refused():
+    """The layout's ledger refuses as a whole, whatever the parts claim."""
+    layout = paper(1000, 500).layout
+    dear = dataclasses.replace(
+        layout.opening, cost=dataclasses.replace(layout.opening.cost, epsilon=1)
+    )
+    with pytest.raises(RilletError, match="beyond the promised"):
+        dataclasses.replace(layout, opening=dear).ledger()
+
+
+def test_fallback_without_gain_is_the_plain_tree():
+    """Too short for the lag that the paper's criteria ask for: no lag is spent on learning."""
+    plan = Plan.paper(epsilon=1.0, delta=2**-20, upper=3000.0, length=1000)
+    assert (plan.lag, plan.threshold.learns) == (0, False)
+    assert plan.open(secret=SECRET).update(1.0) == pytest.approx(plan.open(secret=SECRET).update(1))
+    assert "no gain" in plan.describe()
+
+
+def test_expected_error_needs_a_release_time():
+    plan = paper(1000, 500, every=7, statistic=Sum())
+    for t in (0, -1, 499, 1001):
+        with pytest.raises(ParameterError, match=r"^t: "):
+            plan.expected_error(t)
+    assert plan.expected_error(500) < plan.expected_error(1000)
+    # Between two releases the last one stands.
+    assert plan.expected_error(508) == plan.expected_error(507)
+    with pytest.raises(ParameterError, match="upper"):
+        plan.expected_error(1000, threshold=-1.0)
+
+
+def test_expected_error_is_mean_or_sum():
+    mean, total = paper(1000, 500), paper(1000, 500, statistic=Sum())
+    assert mean.expected_error(700) * 700 == pytest.approx(total.expected_error(700))
+
+
+def test_describe_names_what_matters():
+    text = paper(1000, 500).describe()
+    for part in ("(1, 9.54e-07)", "500", "smooth-quantile", "binary-tree", "1,000"):
+        assert part in text
+    text = baseline(1000, every=10).describe()
+    for part in ("100", "declared", "every 10"):
+        assert part in text
+
+
+def test_whole_numbers_may_be_written_as_floats():
+    assert Plan.baseline(epsilon=1, upper=10, length=1e6).length == 1_000_000
+    assert paper(1000, 5e2).lag == 500
+    assert Plan.baseline(epsilon=1.0, upper=10.0, length=np.int64(7)).length == 7
+
+
+# --- JSON --------------------------------------------------------------------------------------
+
+TESTED = (BinaryTree, Independent)
+ROUND = [
+    baseline(1000),
+    baseline(1000, every=3, lower=-1.5, statistic=Sum()),
+    baseline(1000, strategy=Independent()),
+    *(
+        baseline(1000, strategy=kind(), delta=2**-20)
+        for kind in STRATEGIES.values()
+        if kind not in TESTED
+    ),
+    baseline(1000, strategy=BinaryTree("gaussian"), delta=2**-20),
+    Plan.baseline(epsilon=1.0, upper=10.0, length=None),
+    Plan(
+        epsilon=0.7,
+        delta=1e-6,
+        upper=50.0,
+        length=200,
+        lag=0,
+        threshold=FixedThreshold(12.5),
+    ),
+    paper(1000, 500),
+    paper(1000, 500, calibration="textbook", quantile=0.01, backfill=True, every=7),
+    paper(1000, 500, law="gaussian", multiplier=np.float64(1.2), quantile=np.float64(0.01)),
+    Plan.paper(epsilon=1.0, delta=2**-20, upper=3000.0, length=1000),
+]
+
+
+@pytest.mark.parametrize("plan", ROUND, ids=lambda plan: plan.digest.hex()[:6])
+def test_plans_survive_json(plan):
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.digest == plan.digest
+    assert again.to_json() == plan.to_json()
+    assert again.layout.main.scale == plan.layout.main.scale
+    values = np.linspace(0.0, 60.0, min(plan.layout.length, 600))
+    # Whatever is learned, a plan made from JSON releases the same.
+    assert list(again.open(secret=SECRET).update_many(values)) == list(
+        plan.open(secret=SECRET).update_many(values)
+    )
+
+
+def test_digest_is_a_function_of_every_field():
+    digests = [plan.digest for plan in ROUND]
+    assert len(set(digests)) == len(ROUND)
+    for name, value in (
+        ("epsilon", 1.5),
+        ("delta", 1e-7),
+        ("lower", 1.0),
+        ("upper", 101.0),
+        ("length", 1001),
+        ("every", 2),
+        ("lag", 499),
+        ("statistic", Sum()),
+        ("backfill", True),
+        ("threshold_share", 0.5),
+        ("quantile", 0.004),
+        ("rank_factor", 0.9),
+        ("multiplier", 1.25),
+        ("beta_lt", 0.01),
+        ("calibration", "textbook"),
+        ("law", "gaussian"),
+    ):
+        fields = {"length": 1000, "lag": 500, name: value}
+        assert paper(**fields).digest != paper(1000, 500).digest, name
+
+
+GOLDEN = {"baseline": "57ee1011f846ee98", "paper": "a2710e433c3867b8"}
+
+
+def test_golden_digests():
+    """The plan's form is keyed into all noise: changing it makes old snapshots and secrets useless.
+
+    When this fails, either the form has changed by accident, or FORMAT must be raised with it.
+    """
+    fields: dict[str, Any] = {"epsilon": 1.0, "upper": 3000.0, "length": 150_000}
+    assert Plan.baseline(**fields).digest.hex()[:16] == GOLDEN["baseline"]
+    plan = Plan.paper(
+        **fields,
+        delta=2**-20,
+        lag=50_000,
+        quantile=0.005,
+        rank_factor=0.81,
+        multiplier=1.0,
+        beta_lt=0.0038,
+        threshold_share=0.82,
+        calibration="textbook",
+    )
+    assert plan.digest.hex()[:16] == GOLDEN["paper"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("plan", lambda _: "no json"),
+        ("plan", lambda _: "[]"),
+        ("plan", lambda _: "7"),
+        ("plan", lambda fields: {**fields, "format": "rillet-plan-99"}),
+        ("plan", lambda fields: {k: v for k, v in fields.items() if k != "format"}),
+        ("plan", lambda fields: {k: v for k, v in fields.items() if k != "epsilon"}),
+        ("plan", lambda fields: {**fields, "epsilom": 1.0}),
+        ("epsilon", lambda fields: {**fields, "epsilon": -1.0}),
+        ("epsilon", lambda fields: {**fields, "epsilon": "1"}),
+        ("threshold", lambda fields: {**fields, "threshold": {"kind": "guess"}}),
+        ("threshold", lambda fields: {**fields, "threshold": "smooth"}),
+        ("threshold", lambda fields: {**fields, "threshold": {**fields["threshold"], "x": 1}}),
+        (
+            "quantile",
+            lambda fields: {**fields, "threshold": {**fields["threshold"], "quantile": 7}},
+        ),
+        ("strategy", lambda fields: {**fields, "strategy": {"kind": "bush"}}),
+        ("strategy", lambda fields: {**fields, "strategy": 5}),
+        ("law", lambda fields: {**fields, "strategy": {"kind": "binary-tree", "law": "cauchy"}}),
+        ("statistic", lambda fields: {**fields, "statistic": {"kind": "mode"}}),
+    ],
+)
+def test_bad_json_is_refused_by_name(name, change):
+    fields = change(json.loads(paper(1000, 500).to_json()))
+    text = fields if isinstance(fields, str) else json.dumps(fields)
+    with pytest.raises(ParameterError) as error:
+        Plan.from_json(text)
+    assert error.value.parameter == name
+
+
+def test_plans_cannot_be_changed():
+    plan = baseline(10)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.epsilon = 2.0  # type: ignore[misc]
+
+
+def test_plans_are_equal_by_what_they_say():
+    assert baseline(10) == baseline(10)
+    assert baseline(10) != baseline(11)
+    assert hash(baseline(10)) == hash(baseline(10))
