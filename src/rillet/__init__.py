@@ -17,17 +17,26 @@ from rillet.plan import Plan
 from rillet.privacy import Guarantee, Ledger
 from rillet.release import Release, Releases
 from rillet.statistic import Mean, Sum
-from rillet.strategy import BinaryTree, Independent
+from rillet.strategy import (
+    BinaryTree,
+    BufferedToeplitz,
+    HonakerTree,
+    Independent,
+    SignedDigitTree,
+    SquareRootToeplitz,
+)
 from rillet.stream import Stream
-from rillet.threshold import FixedThreshold, SmoothQuantile
+from rillet.threshold import FixedThreshold, SmoothQuantile, TailHistogram
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BinaryTree",
     "BudgetExceeded",
+    "BufferedToeplitz",
     "FixedThreshold",
     "Guarantee",
+    "HonakerTree",
     "Independent",
     "InputError",
     "Ledger",
@@ -42,10 +51,13 @@ __all__ = [
     "Releases",
     "RilletError",
     "Secret",
+    "SignedDigitTree",
     "SmoothQuantile",
+    "SquareRootToeplitz",
     "StateError",
     "Stream",
     "StreamEnded",
     "Sum",
+    "TailHistogram",
     "__version__",
 ]

@@ -273,7 +273,6 @@ def _run_epoch(
         state = _finish_epoch(layout, state, plain_last, last_prefix)
         if done and state.t == layout.length and state.segment is not None:
             sums[-1] = plain_last + state.segment.removed
-            segment = replace(segment, clipped_share=state.segment.clipped_share)
     return state, _releases(layout, key, t, sums, unit_std, segment)
 
 

@@ -1,4 +1,8 @@
-"""Thresholds: where to clip.  ``fixed``: declared; ``smooth``: the paper's way of learning it."""
+"""Thresholds: where to clip.
+
+``fixed``: declared; ``smooth``: the paper's way of learning it; ``tail``: noisy histograms at
+public times, the most accurate.
+"""
 
 from rillet.threshold.base import (
     Finding,
@@ -10,9 +14,10 @@ from rillet.threshold.base import (
 )
 from rillet.threshold.fixed import FixedThreshold
 from rillet.threshold.smooth import SmoothQuantile
+from rillet.threshold.tail import TailHistogram
 
 THRESHOLDS: dict[str, type[Threshold]] = {
-    kind.name: kind for kind in (FixedThreshold, SmoothQuantile)
+    kind.name: kind for kind in (FixedThreshold, SmoothQuantile, TailHistogram)
 }
 
 __all__ = [
@@ -24,5 +29,6 @@ __all__ = [
     "Range",
     "RefreshingThreshold",
     "SmoothQuantile",
+    "TailHistogram",
     "Threshold",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +16,8 @@ from rillet.privacy import Cost
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
 GRID_BITS = 24
+#: A learned range is at least this part of the public one.
+SMALLEST_PART = 2.0**-34
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,13 @@ class RefreshingThreshold(Threshold):
         """The next range from all looks so far; ``ranges`` were in force in each epoch so far."""
 
 
-def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
+def land_on_grid(distance: mpmath.mpf | float, largest: float) -> float:
     """Round a released distance up to the public grid: ``GRID_BITS`` significant bits.
 
     **Privacy.** Post-processing.  The grid is public (floats with few digits), which hides the low
     digits of a high-precision draw; the result is never 0, so that a range always has a width.
     """
-    smallest = largest * 2.0**-GRID_BITS
+    smallest = largest * SMALLEST_PART
     if distance <= smallest:
         return smallest
     if distance >= largest:
@@ -147,6 +150,16 @@ def land_on_grid(distance: mpmath.mpf, largest: float) -> float:
         mantissa, exponent = mpmath.frexp(distance)
         coarse = mpmath.ceil(mpmath.ldexp(mantissa, GRID_BITS))
         return min(float(mpmath.ldexp(coarse, int(exponent) - GRID_BITS)), largest)
+
+
+def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:
+    """The range that reaches ``distance`` above the lower bound, on the public grid.
+
+    **Privacy.** Post-processing.
+    """
+    upper = bounds.lower + land_on_grid(distance, bounds.width)
+    # Far from 0 the sum can round back to the lower bound: a range must keep some width.
+    return Range(bounds.lower, max(upper, math.nextafter(bounds.lower, math.inf)))
 
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:

@@ -7,7 +7,6 @@ IV-C, equation for τ; the clipping of the first block and ``r`` in the noise sc
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
@@ -18,7 +17,7 @@ import numpy as np
 from rillet.errors import ParameterError
 from rillet.noise import LAWS, FloatArray, Secret, continuous_draw
 from rillet.privacy import Cost, round_down
-from rillet.threshold.base import Range, Threshold, clip_to_bounds, land_on_grid
+from rillet.threshold.base import Range, Threshold, clip_to_bounds, learned_range
 from rillet.threshold.calibration import Calibration, Kind, calibrate
 from rillet.threshold.calibration import Law as LawName
 from rillet.threshold.smooth_sensitivity import quantile_rank, smooth_sensitivity
@@ -129,9 +128,7 @@ class SmoothQuantile(Threshold):
             released = mpmath.mpf(unreleased.exact_quantile) - mpmath.mpf(bounds.lower)
             released += scale * (noise + mpmath.mpf(constants.offset))
             released *= mpmath.mpf(self.multiplier)
-        upper = bounds.lower + land_on_grid(released, bounds.width)
-        # Far from 0 the sum can round back to the lower bound: a range must keep some width.
-        return Range(bounds.lower, max(upper, math.nextafter(bounds.lower, math.inf)))
+        return learned_range(bounds, released)
 
 
 @dataclass(frozen=True)
