@@ -72,6 +72,11 @@ class Choice:
     threshold_share: float
     reasons: tuple[str, ...]
 
+    @property
+    def refresh(self) -> float | None:
+        """By how much the stream grows before the range is learned again; None: never."""
+        return self.threshold.growth if isinstance(self.threshold, TailHistogram) else None
+
     def describe(self, layout: Layout) -> str:
         """The plan for a person: promise, parts, noise, reasons."""
         lines = [f"Promise: {layout.guarantee}."]
@@ -105,6 +110,7 @@ def choose(
     threshold: Threshold | Auto,
     strategy: Strategy | Auto,
     threshold_share: float | Auto,
+    refresh: float | Auto | None = "auto",
 ) -> Choice:
     """Replace every ``"auto"`` by a choice."""
     reasons: list[str] = []
@@ -112,7 +118,9 @@ def choose(
         strategy = BufferedToeplitz() if guarantee.delta > 0 else SignedDigitTree()
         reasons.append(_STRATEGY_REASONS[strategy.name])
     if threshold == "auto":
-        threshold = _auto_threshold(length, lag, reasons)
+        threshold = _auto_threshold(length, lag, refresh, reasons)
+    else:
+        _check_refresh(refresh, threshold)
     for name, value, kind in (
         ("threshold", threshold, Threshold),
         ("strategy", strategy, Strategy),
@@ -155,15 +163,29 @@ _OPENING_PART = 30
 _LONGEST_OPENING = 10_000
 
 
-def _auto_threshold(length: int, lag: int | Auto, reasons: list[str]) -> Threshold:
+def _auto_threshold(
+    length: int, lag: int | Auto, refresh: float | Auto | None, reasons: list[str]
+) -> Threshold:
     if lag == 0 or (lag == "auto" and length < _SHORTEST_TO_LEARN):
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
+    again = "once" if refresh is None else "again each time the stream has grown"
     reasons.append(
-        "a range learned from noisy histograms, again each time the stream has doubled, stays "
-        "close to the best range known in advance; smooth sensitivity needs ten times the lag."
+        f"a range learned from noisy histograms, {again}, stays close to the best range known in "
+        "advance; smooth sensitivity needs ten times the lag."
     )
-    return TailHistogram()
+    return TailHistogram() if refresh == "auto" else TailHistogram(growth=refresh)
+
+
+def _check_refresh(refresh: float | Auto | None, threshold: object) -> None:
+    growth = threshold.growth if isinstance(threshold, TailHistogram) else None
+    if refresh not in ("auto", growth):
+        raise ParameterError(
+            "refresh",
+            f'"auto" or {growth}, which is what the threshold does by itself',
+            refresh,
+            hint="give refresh without a threshold, or growth to TailHistogram",
+        )
 
 
 def _tail_lag(length: int, every: int, guarantee: Guarantee) -> int:

@@ -24,7 +24,14 @@ from rillet.privacy import Cost, Guarantee, check_delta, check_epsilon, laplace_
 from rillet.release import Key
 from rillet.statistic import STATISTICS, Mean, Statistic
 from rillet.step import start
-from rillet.strategy import STRATEGIES, BinaryTree, Independent, Mechanism, Strategy
+from rillet.strategy import (
+    STRATEGIES,
+    BinaryTree,
+    Independent,
+    Mechanism,
+    SignedDigitTree,
+    Strategy,
+)
 from rillet.stream import Stream
 from rillet.threshold import (
     THRESHOLDS,
@@ -65,6 +72,9 @@ class Plan:
         How to choose the clipping range, and how to release the running sum.
     threshold_share
         Share of ε that learning the threshold takes from the first ``lag`` observations.
+    refresh
+        Learn the range again each time the stream has grown by this factor (2 when ``"auto"``);
+        None: never.
     backfill
         Also release the first ``lag`` observations, once the threshold is known.
 
@@ -88,6 +98,7 @@ class Plan:
     threshold: Threshold | Auto = "auto"
     strategy: Strategy | Auto = "auto"
     threshold_share: float | Auto = "auto"
+    refresh: float | Auto | None = "auto"
     backfill: bool = False
     _choice: Choice = field(init=False, repr=False, compare=False)
 
@@ -122,8 +133,9 @@ class Plan:
             threshold=self.threshold,
             strategy=self.strategy,
             threshold_share=self.threshold_share,
+            refresh=self.refresh,
         )
-        for name in ("lag", "threshold", "strategy", "threshold_share"):
+        for name in ("lag", "threshold", "strategy", "threshold_share", "refresh"):
             settle(name, getattr(choice, name))
         settle("_choice", choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
@@ -239,7 +251,9 @@ class Plan:
         if lag:
             spent = threshold.cost(budget, self.delta)
             # The opening's own release is pure: the threshold may have used up all of delta.
-            of_sum = strategy if self.backfill and strategy.law == "laplace" else Independent()
+            of_sum: Strategy = Independent()
+            if self.backfill:
+                of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
             leaves = -(-lag // self.every) if self.backfill else 1
             left = Cost(epsilon=spent.epsilon)
             opening = Mechanism.calibrate(

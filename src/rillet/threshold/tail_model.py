@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -89,8 +89,9 @@ class Pooled:
     gaussian_variance: float
     laplace_scales: FloatArray
 
-    def exceedance(self, level: float) -> float:
-        """``x`` with P(noise > x) about e^−level, by the saddlepoint of its moments."""
+    @cached_property
+    def _saddle(self) -> tuple[FloatArray, FloatArray]:
+        """−ln P(noise > x) and x, by the saddlepoint approximation (Lugannani, Rice 1980)."""
         tilt = 2.0 ** np.linspace(-1.5, 8.0, 191) / self.noise_std
         if self.laplace_scales.size:
             tilt = tilt / (1.0 + tilt * self.laplace_scales.max())  # stays below the pole
@@ -102,8 +103,11 @@ class Pooled:
             value -= np.log1p(-y)
             first += 2 * tilt * scale**2 / (1 - y)
             second += 2 * scale**2 * (1 + y) / (1 - y) ** 2
-        log_tail = tilt * first - value + np.log(tilt * np.sqrt(2 * np.pi * second))
-        return float(np.interp(level, log_tail, first))
+        return tilt * first - value + np.log(tilt * np.sqrt(2 * np.pi * second)), first
+
+    def exceedance(self, level: float) -> float:
+        """``x`` with P(noise > x) about e^−level."""
+        return float(np.interp(level, *self._saddle))
 
 
 def pool(looks: list[Counts]) -> Pooled:
