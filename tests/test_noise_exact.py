@@ -45,7 +45,8 @@ def words_near_half_integers(law, scale, count, seed):
     """Words around boundaries from the far tail to the middle, as (word, further words)."""
     generator = np.random.default_rng(seed)
     near = [int(2.0 ** generator.uniform(4, 63)) for _ in range(count // 2)]
-    near += [int(generator.integers(1, TOP)) for _ in range(count // 2)]
+    near += [int(generator.integers(1, TOP)) for _ in range(count // 4)]
+    near += [TOP - int(2.0 ** generator.uniform(54, 62)) for _ in range(count // 4)]
     words, further = [], {}
     for place in filter(None, (boundary(law, scale, n) for n in near)):
         with mpmath.workprec(600):
@@ -81,7 +82,7 @@ def test_words_in_the_far_tail(law, scale, amount):
 @AMOUNTS
 def test_words_next_to_half_integers(law, scale, amount):
     words, further = words_near_half_integers(law, scale, 20 * amount, seed=2)
-    assert len(words) > 60 * amount
+    assert len(words) > 50 * amount
     noise = forced_noise(law, scale, words, further)
     assert_rounded_right(noise, TAILS[law.name], words)
 
@@ -289,6 +290,16 @@ def test_any_block_in_any_order_gives_the_same_integers(law):
     for start in starts:
         count = int(generator.integers(0, min(CHUNK + 9, len(whole) - start)))
         assert np.array_equal(again.draw(start, count), whole[start : start + count])
+
+
+@LAWS
+def test_further_bits_belong_to_the_address_not_to_the_block(law):
+    """On a boundary the further bits decide: they must be the same in whatever block they lie."""
+    words, further = words_near_half_integers(law, 1000.0, 8, seed=5)
+    noise = forced_noise(law, 1000.0, words, further)
+    whole = noise.draw(0, len(words))
+    for start in range(1, len(words), 5):
+        assert np.array_equal(noise.draw(start, len(words) - start), whole[start:])
 
 
 def test_far_addresses_do_not_wrap_round():
