@@ -3,7 +3,7 @@
 A file ``bench_<subject>.py`` in this folder holds functions ``bench_<what>()``. Each returns a
 `Comparison`: rillet's way first, then the others that do the same job. All contenders of a
 comparison are timed in the same process, in turns, so that a busy machine slows them alike; the
-ratio of their best times is what counts.
+ratio of their best times is what counts. What is not a time, such as memory, is a `Figure`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,19 @@ class Contender:
     rillet_within : float, optional
         The promise: rillet takes at most this many times what this contender takes for one
         operation. 1.5 lets rillet be half as slow again; 0.01 asks for a hundred times the speed.
+    within_nanoseconds : float, optional
+        A promise about this contender by itself: at most so long for one operation on one core.
+        Processor time counts, so that what else a machine does is left out.
+    most_rounds : int, optional
+        For one that takes a minute: at most so many turns.
     """
 
     name: str
     run: Callable[[], object]
     operations: int
     rillet_within: float | None = None
+    within_nanoseconds: float | None = None
+    most_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A number that is not a time, measured once, and what is promised of it."""
+
+    title: str
+    name: str
+    unit: str
+    measure: Callable[[], float]
+    at_most: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the table. ``rillet_ratio`` is rillet's time over this contender's."""
 
@@ -67,66 +85,123 @@ class Row:
     operation: str
     contender: str
     operations: int
-    seconds: float
-    nanoseconds_per_operation: float
-    rillet_ratio: float
+    seconds: float | None
+    nanoseconds_per_operation: float | None
+    processor_nanoseconds_per_operation: float | None
+    rillet_ratio: float | None
     rillet_within: float | None
     kept: bool | None
+    #: What was measured and what was promised, in words with units.
+    measured: str
+    promised: str
 
 
-def measure(comparison: Comparison, rounds: int, budget_seconds: float) -> list[Row]:
+def measure(benchmark: Comparison | Figure, rounds: int, budget_seconds: float) -> list[Row]:
     """Time every contender of a comparison in turns and relate them to the first.
 
     Rounds stop early, though never before the second, when the comparison has used its time.
     """
+    if isinstance(benchmark, Figure):
+        return [_figure_row(benchmark)]
+    comparison = benchmark
     if not comparison.contenders:
         raise ValueError(f"{comparison.title}: a comparison needs contenders, rillet first")
-    best = [float("inf")] * len(comparison.contenders)
+    best = [_Times()] * len(comparison.contenders)
     begun = time.perf_counter()
     for done in range(rounds):
         if done >= 2 and time.perf_counter() - begun > budget_seconds:
             break
         for place, contender in enumerate(comparison.contenders):
-            best[place] = min(best[place], _seconds(contender.run))
+            if contender.most_rounds is None or done < contender.most_rounds:
+                best[place] = best[place].least(_times(contender.run))
 
-    own = best[0] / comparison.contenders[0].operations
-    rows = []
-    for contender, seconds in zip(comparison.contenders, best, strict=True):
-        each = seconds / contender.operations
-        ratio = own / each
-        within = contender.rillet_within
-        rows.append(
-            Row(
-                comparison=comparison.title,
-                operation=comparison.operation,
-                contender=contender.name,
-                operations=contender.operations,
-                seconds=seconds,
-                nanoseconds_per_operation=each * 1e9,
-                rillet_ratio=ratio,
-                rillet_within=within,
-                kept=None if within is None else ratio <= within,
-            )
-        )
-    return rows
+    own = best[0].wall / comparison.contenders[0].operations
+    return [
+        _row(comparison, contender, times, own)
+        for contender, times in zip(comparison.contenders, best, strict=True)
+    ]
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _row(comparison: Comparison, contender: Contender, times: _Times, own: float) -> Row:
+    each = times.wall / contender.operations
+    processor = times.processor / contender.operations * 1e9
+    ratio = own / each
+    within, limit = contender.rillet_within, contender.within_nanoseconds
+    promises, kept = [], []
+    if within is not None:
+        promises.append(f"≤ {within:.3g} ×")
+        kept.append(ratio <= within)
+    if limit is not None:
+        promises.append(f"≤ {_spelled(limit)} of one core")
+        kept.append(processor <= limit)
+    return Row(
+        comparison=comparison.title,
+        operation=comparison.operation,
+        contender=contender.name,
+        operations=contender.operations,
+        seconds=times.wall,
+        nanoseconds_per_operation=each * 1e9,
+        processor_nanoseconds_per_operation=processor,
+        rillet_ratio=ratio,
+        rillet_within=within,
+        kept=all(kept) if kept else None,
+        measured=_spelled(each * 1e9 if limit is None else processor),
+        promised=", ".join(promises),
+    )
+
+
+def _figure_row(figure: Figure) -> Row:
+    found = figure.measure()
+    return Row(
+        comparison=figure.title,
+        operation=figure.unit,
+        contender=figure.name,
+        operations=1,
+        seconds=None,
+        nanoseconds_per_operation=None,
+        processor_nanoseconds_per_operation=None,
+        rillet_ratio=None,
+        rillet_within=None,
+        kept=found <= figure.at_most,
+        measured=f"{found:,.1f} {figure.unit}",
+        promised=f"≤ {figure.at_most:,.0f} {figure.unit}",
+    )
+
+
+def _spelled(nanoseconds: float) -> str:
+    """Nanoseconds, or milliseconds where there are millions of them."""
+    if nanoseconds >= 1e6:
+        return f"{nanoseconds / 1e6:,.1f} ms"
+    return f"{nanoseconds:,.1f} ns"
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds on the clock and seconds of the processor."""
+
+    wall: float = float("inf")
+    processor: float = float("inf")
+
+    def least(self, other: _Times) -> _Times:
+        return _Times(min(self.wall, other.wall), min(self.processor, other.processor))
+
+
+def _times(run: Callable[[], object]) -> _Times:
     gc.collect()
     collecting = gc.isenabled()
     gc.disable()
     try:
-        begun = time.perf_counter()
+        wall, processor = time.perf_counter(), time.process_time()
         run()
-        return time.perf_counter() - begun
+        return _Times(time.perf_counter() - wall, time.process_time() - processor)
     finally:
         if collecting:
             gc.enable()
 
 
-def discover(folder: Path) -> dict[str, Callable[[], Comparison]]:
+def discover(folder: Path) -> dict[str, Callable[[], Comparison | Figure]]:
     """Every function ``bench_*`` of every file ``bench_*.py``, by "file:function"."""
-    found: dict[str, Callable[[], Comparison]] = {}
+    found: dict[str, Callable[[], Comparison | Figure]] = {}
     for path in sorted(folder.glob("bench_*.py")):
         module = _load(path)
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -151,7 +226,7 @@ def render(rows: Iterable[Row], console: Console) -> None:
     table = Table(title="rillet beside others, best of several turns in one process")
     table.add_column("job")
     table.add_column("by")
-    table.add_column("ns each", justify="right")
+    table.add_column("takes", justify="right")
     table.add_column("rillet takes", justify="right")
     table.add_column("promised", justify="right")
     table.add_column("kept")
@@ -163,9 +238,9 @@ def render(rows: Iterable[Row], console: Console) -> None:
         table.add_row(
             f"{row.comparison} ({row.operation})" if first else "",
             row.contender,
-            f"{row.nanoseconds_per_operation:,.1f}",
-            f"{row.rillet_ratio:.3g} ×",
-            "" if row.rillet_within is None else f"≤ {row.rillet_within:.3g} ×",
+            row.measured,
+            "" if row.rillet_ratio is None else f"{row.rillet_ratio:.3g} ×",
+            row.promised,
             {None: "", True: "yes", False: "NO"}[row.kept],
         )
         previous = row.comparison
