@@ -123,7 +123,7 @@ class Layout:
 
     def outlook(self, t: int) -> Outlook:
         """What is still to come after the look at ``t``: public numbers for the next range."""
-        noise = self._typical_unit_variance
+        noise = 0.0 if self.main is None else self.main.typical_unit_variance
         last_steps = self.epochs[-1].steps if self.epochs else 1
         whole_steps = last_steps if self.main is None else self.main.steps
         return Outlook(
@@ -132,15 +132,6 @@ class Layout:
             after=t,
             noise_per_unit=noise**0.5 * whole_steps / last_steps,
         )
-
-    @cached_property
-    def _typical_unit_variance(self) -> float:
-        """Noise variance over the second half of the stream: at one leaf it can be untypical."""
-        if self.main is None:
-            return 0.0
-        last = self.main.leaves
-        leaves = np.linspace((last + 1) // 2, last, 257).astype(np.int64)
-        return float(np.mean(self.main.unit_variance(leaves)))
 
     # --- accuracy --------------------------------------------------------------------------------
 

@@ -13,7 +13,14 @@ from rillet.errors import ParameterError
 from rillet.layout import Layout
 from rillet.plan.lag import suggest_lag
 from rillet.privacy import Guarantee
-from rillet.strategy import BufferedToeplitz, Mechanism, SignedDigitTree, Strategy
+from rillet.strategy import (
+    BinaryTree,
+    BufferedToeplitz,
+    HonakerTree,
+    Mechanism,
+    SignedDigitTree,
+    Strategy,
+)
 from rillet.threshold import (
     FixedThreshold,
     RefreshingThreshold,
@@ -98,7 +105,33 @@ class Choice:
         unit = layout.unit_std_at(layout.length)
         lines.append(f"Noise of the last sum: {unit:.4g} times the clipping range (one std).")
         lines += [f"Why: {reason}" for reason in self.reasons]
+        lines += [f"Turned down: {other}" for other in self._turned_down(layout)]
         return "\n".join(lines)
+
+    def _turned_down(self, layout: Layout) -> list[str]:
+        """Other strategies under the same promise, by their noise in the second half of the stream.
+
+        A plan that names its strategy has turned nothing down.
+        """
+        main = layout.main
+        if main is None or not any(reason in self.reasons for reason in _STRATEGY_REASONS.values()):
+            return []
+        others: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
+        if layout.guarantee.delta > 0:
+            others.append(BinaryTree(law="gaussian"))
+        chosen = math.sqrt(main.typical_unit_variance)
+        lines = []
+        for other in others:
+            if other == main.strategy:
+                continue
+            rival = Mechanism.calibrate(
+                other, main.leaves, layout.guarantee, observations=layout.length - layout.lag
+            )
+            ratio = math.sqrt(rival.typical_unit_variance) / chosen
+            lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
+        if layout.lag:
+            lines.append("clipping at upper from the start, which scales the noise to the bound.")
+        return lines
 
 
 def choose(

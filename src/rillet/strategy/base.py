@@ -252,6 +252,12 @@ class Mechanism:
 
         return level
 
+    @cached_property
+    def typical_unit_variance(self) -> float:
+        """Mean of :meth:`unit_variance` over the second half: one leaf alone can be untypical."""
+        leaves = np.linspace((self.leaves + 1) // 2, self.leaves, 257).astype(np.int64)
+        return float(np.mean(self.unit_variance(leaves)))
+
     def unit_variance(self, t: IntArray | int) -> FloatArray:
         """Noise variance of the prefix sum at leaf ``t``, per unit of clipping range squared."""
         leaf = np.atleast_1d(np.asarray(t, np.int64))
