@@ -13,7 +13,7 @@ import pytest
 from rillet.errors import ParameterError, StreamEnded
 from rillet.noise import GAUSSIAN, LatticeNoise, Secret
 from rillet.privacy import Guarantee
-from rillet.strategy import blt_decoder, blt_fast
+from rillet.strategy import blt_decoder, blt_fast, blt_tables
 from rillet.strategy.base import Mechanism
 from rillet.strategy.blt import Blt, blt_for
 from rillet.strategy.blt_constants import RATES
@@ -161,28 +161,49 @@ def test_variance_table_and_covariance_against_sums(n, buffers):
 # --- Sensitivity ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "buffers"), [(200, 2), (2600, 3), (2600, 5), (2**25, 6)])
-@pytest.mark.parametrize("leaf", [0, 63, 64, 1000, 1023])
-def test_columns_stay_within_the_proved_deviation(n, buffers, leaf):
-    """The response to one large leaf: what the fixed-point coefficients really are."""
-    blt = blt_for(n, buffers)
-    length = min(n, 2600)
-    if leaf >= length:
-        leaf = length - 1
+def column_error(blt, tables, n, leaf, length):
+    """``‖c̃ − c‖₂`` of one column, from the response to one large leaf, and its own rounding."""
     amplitude = LARGEST_TOTAL // n
     values = np.zeros(length, np.int64)
     values[leaf] = amplitude
-    _, nodes = encode(BufferedToeplitz(buffers=buffers), n, values)
+    encoder = BltEncoder(tables, n)
+    _, nodes = encoder.encode(encoder.start(), 1, values)
+    assert not nodes[:leaf].any()
     with mpmath.workprec(200):
-        exact = [mpmath.mpf(1)] + [
-            mpmath.fsum(w * (1 - r) ** j for w, r in zip(blt.omega, blt.phi, strict=True))
-            for j in range(length - leaf - 1)
-        ]
+        exact = [mpmath.mpf(1)]
+        powers = list(blt.omega)
+        for _ in range(length - leaf - 1):
+            exact.append(mpmath.fsum(powers))
+            powers = [power * (1 - rate) for power, rate in zip(powers, blt.phi, strict=True)]
         off = [mpmath.mpf(int(a)) / amplitude - b for a, b in zip(nodes[leaf:], exact, strict=True)]
         distance = mpmath.sqrt(mpmath.fsum(x * x for x in off))
-        # Nodes are rounded: half a unit each, of 1/amplitude.
-        assert distance <= encoder_tables(blt).deviation + mpmath.sqrt(length) / amplitude
-    assert not nodes[:leaf].any()
+        return distance, mpmath.sqrt(length) / amplitude
+
+
+@pytest.mark.parametrize(("n", "buffers"), [(200, 2), (2600, 3), (2600, 5), (2**25, 6)])
+@pytest.mark.parametrize("leaf", [0, 63, 64, 1000, 1023])
+def test_columns_stay_within_the_proved_deviation(n, buffers, leaf):
+    """What the fixed-point coefficients really are."""
+    blt = blt_for(n, buffers)
+    tables, length = encoder_tables(blt), min(n, 2600)
+    found, rounding = column_error(blt, tables, n, min(leaf, length - 1), length)
+    assert found <= tables.deviation + rounding
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("GROWTH_BITS", 22), ("LADDER_BITS", 21), ("DECAY_BITS", 21)]
+)
+@pytest.mark.parametrize("n", [2600, 2**25])
+def test_each_term_of_the_deviation_covers_its_coefficients(name, bits, n, monkeypatch):
+    """With one kind of coefficient made coarse, its term decides, and is not far above."""
+    blt = blt_for(n, 4)
+    usual = encoder_tables(blt).deviation
+    monkeypatch.setattr(blt_tables, name, bits)
+    tables = encoder_tables.__wrapped__(blt)
+    found = [column_error(blt, tables, n, leaf, 2600) for leaf in (1, 70, 500, 1020)]
+    assert all(distance <= tables.deviation + rounding for distance, rounding in found)
+    assert max(distance for distance, _ in found) > usual / 100
+    assert tables.deviation > 2 * usual
 
 
 @pytest.mark.parametrize(
@@ -414,6 +435,16 @@ def test_decoded_sums_without_noise_are_exact_but_for_rounding(kind):
     _, nodes = encode(strategy, n, values)
     _, sums = decode(strategy, n, nodes)
     assert np.max(np.abs(sums - np.cumsum(values))) < 0.01 * STEPS
+
+
+def test_square_root_is_rounded_to_nearest():
+    n = 60
+    values = np.random.default_rng(2).integers(0, STEPS, n)
+    _, nodes = encode(SquareRootToeplitz(), n, values)
+    running = [round(total * 2**24) for total in np.cumsum(square_root_coefficients(n))]
+    a = [after - before for before, after in itertools.pairwise([0, *running])]
+    exact = [sum(a[k] * int(values[t - k]) for k in range(t + 1)) for t in range(n)]
+    assert nodes.tolist() == [math.floor(Fraction(x, 2**24) + Fraction(1, 2)) for x in exact]
 
 
 def test_square_root_decodes_its_own_encoding():

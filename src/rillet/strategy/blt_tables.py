@@ -129,6 +129,8 @@ def encoder_tables(blt: Blt) -> EncoderTables:
     for chunk in range(SPAN):
         ladder_mix[:, chunk, chunk:] = ladder[: SPAN - chunk].T
     _check_exact(mix, growth, ladder_mix.max(axis=0))
+    if shifts[0].max() > 42 or shifts[1].max() >= LIMB or shifts[2:].min() < LIMB:
+        raise AssertionError("the coefficients leave no room in wide integers")
     return EncoderTables(
         mix=mix,
         growth=growth,

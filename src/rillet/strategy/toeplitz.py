@@ -46,9 +46,8 @@ def _squared_sensitivity(
     with mpmath.workprec(PRECISION):
         length = steps * norm + (1 + rounding) * mpmath.sqrt(leaves - 1)
         bound = length**2 * (1 + mpmath.ldexp(1, -150))
-        sign, mantissa, exponent, _ = bound._mpf_
-    value = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
-    return -value if sign else value
+        mantissa, exponent = bound.man_exp
+    return int(mantissa) * Fraction(2) ** int(exponent)
 
 
 @dataclass(frozen=True)
