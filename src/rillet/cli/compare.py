@@ -19,14 +19,14 @@ from rillet.plan import Plan
 __all__ = ["Comparison", "compare"]
 
 LABELS = {
-    "baseline": "plain binary tree",
+    "baseline": "plain tree",
     "paper": "paper's mechanism",
     "auto": "rillet's choice",
     "tuned": "paper's, tuned",
 }
 #: By how much the guess may be wrong.
 FACTORS = (0.1, 0.5, 1.0, 2.0, 10.0)
-_REHEARSALS_IF_WRONG = 3
+_REHEARSALS_IF_WRONG = 2
 _MEDIAN = 0.5
 #: With a longer lag tuning gains little and takes long.
 _LONGEST_TUNED = 1 << 18
@@ -37,6 +37,8 @@ class Comparison:
     """Everything the command shows."""
 
     candidates: tuple[Candidate, ...]
+    #: Candidates that cannot be made of these numbers, with the reason.
+    impossible: tuple[str, ...]
     guess: Guess | None
     scale: float | None
     times: tuple[int, ...]
@@ -90,6 +92,7 @@ class Comparison:
                 {"factor": factor, **dict(zip(names, errors, strict=True))}
                 for factor, errors in self.if_wrong
             ],
+            "impossible": list(self.impossible),
             "chosen": self.candidates[self.chosen].name,
             "reasons": list(self.reasons),
             "plan": json.loads(plan.to_json()),
@@ -99,7 +102,7 @@ class Comparison:
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
     guess, scale = _scale(args)
-    candidates = tuple(_candidates(args, scale))
+    candidates, impossible = _candidates(args, scale)
     times = chosen_times([candidate.plan for candidate in candidates], args.at)
     typical_from = max(candidate.first_release for candidate in candidates)
     forecasts = tuple(forecast(each, scale, times, typical_from) for each in candidates)
@@ -116,7 +119,9 @@ def compare(args: argparse.Namespace) -> Comparison:
         ]
         if_wrong.append((factor, tuple(errors)))
     chosen, reasons = _choose(args, forecasts)
-    return Comparison(candidates, guess, scale, times, forecasts, tuple(if_wrong), chosen, reasons)
+    return Comparison(
+        candidates, impossible, guess, scale, times, forecasts, tuple(if_wrong), chosen, reasons
+    )
 
 
 def _scale(args: argparse.Namespace) -> tuple[Guess | None, float | None]:
@@ -132,41 +137,53 @@ def _scale(args: argparse.Namespace) -> tuple[Guess | None, float | None]:
     return guess, guess.scale(args.lower or 0.0, args.upper)
 
 
-def _candidates(args: argparse.Namespace, scale: float | None) -> list[Candidate]:
+def _candidates(
+    args: argparse.Namespace, scale: float | None
+) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
     """The plain tree first, then what else can be made of these numbers."""
     baseline = argparse.Namespace(**{**vars(args), "lag": None, "backfill": None})
     candidates = [Candidate("baseline", LABELS["baseline"], plan_from(baseline, "baseline"))]
     if args.delta:  # Without it smooth sensitivity, and so the paper's mechanism, does not exist.
         candidates.append(Candidate("paper", LABELS["paper"], plan_from(args, "paper")))
-        tuned = None if scale is None else _tuned(candidates[-1].plan, scale)
-        if tuned is not None:
-            candidates.append(Candidate("tuned", LABELS["tuned"], tuned))
-        elif args.mechanism == "tuned":
-            raise ParameterError(
-                "mechanism",
-                "a known length and a gain over the plain binary tree, if it is to be tuned",
-                "no such parameters",
-                "use paper or baseline",
+        # Tuning takes longer than all the rest, so it is for those who ask.
+        if args.mechanism == "tuned":
+            assert scale is not None  # it was asked for above
+            candidates.append(
+                Candidate("tuned", LABELS["tuned"], _tuned(candidates[-1].plan, scale))
             )
     elif args.mechanism in ("paper", "tuned"):
         plan_from(args, "paper")  # Says what is missing.
-    chosen = plan_from(args, "auto")
-    if all(chosen != candidate.plan for candidate in candidates):
-        candidates.append(Candidate("auto", LABELS["auto"], chosen))
-    return candidates
+    impossible: tuple[str, ...] = ()
+    try:
+        chosen = plan_from(args, "auto")
+    except ParameterError as error:
+        if args.mechanism == "auto":
+            raise
+        impossible = (f"{LABELS['auto']} ({error})",)
+    else:
+        if all(chosen != candidate.plan for candidate in candidates):
+            candidates.append(Candidate("auto", LABELS["auto"], chosen))
+    return tuple(candidates), impossible
 
 
-def _tuned(plan: Plan, scale: float) -> Plan | None:
+def _tuned(plan: Plan, scale: float) -> Plan:
     """The paper's mechanism with its own optimiser's parameters for this guess."""
     from rillet.plan.optimise import Setting, optimise
 
     lag, length = plan.layout.lag, plan.length
-    if length is None or not 1 <= lag < length or lag > _LONGEST_TUNED:
-        return None
+    if length is None:
+        raise ParameterError("length", "a known length, if parameters are to be tuned", None)
+    if lag > _LONGEST_TUNED:
+        raise ParameterError("lag", f"at most {_LONGEST_TUNED:,} for tuning", lag)
     setting = Setting(plan.epsilon, plan.delta, plan.upper, length, lag, lower=plan.lower)
     found = optimise(setting, public_guess=scale)
     if not found.gain:
-        return None
+        raise ParameterError(
+            "mechanism",
+            "parameters with a gain over the plain binary tree, to tune for",
+            "none",
+            "use baseline, or a longer lag",
+        )
     local = found.parameters
     return Plan.paper(
         epsilon=plan.epsilon,
@@ -199,7 +216,15 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
         place = names.index("auto") if "auto" in names else len(names) - 1
         reason = "without a guess at the scale there is nothing to compare by; give --typical"
         return place, (reason,)
-    best = min(range(len(errors)), key=lambda place: errors[place] or 0.0)
+    # A threshold that ends at the bound has taught nothing; what is left of an improvement then
+    # comes from the shorter tree after the lag, and is not worth waiting for.
+    useful = [
+        place
+        for place, each in enumerate(forecasts)
+        if not each.candidate.plan.layout.lag
+        or any(found < each.candidate.plan.upper for found in each.thresholds)
+    ]
+    best = min(useful, key=lambda place: errors[place] or 0.0)
     if best == 0:
         return 0, ("no gain over the plain binary tree is predicted, and it releases at once",)
     times = (errors[0] or 0.0) / (errors[best] or 1.0)

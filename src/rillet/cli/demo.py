@@ -48,10 +48,11 @@ def add_parser(subparsers: Any) -> None:
         Watch it work: the running average of 150,000 real supermarket baskets, under privacy.
 
         The baskets are public data (The Complete Journey), so the truth can stand beside the
-        private answers: the plain binary tree, and the mechanism of Perrier, Asghar and Kaafar,
-        which first learns from 50,000 baskets how large baskets really are. Each promises ε = 1
-        and δ = 2^-20 for every basket. The noise is drawn afresh, so the numbers differ from run
-        to run. At the end: the errors, the ledgers, and a picture.
+        private answers: the plain binary tree, the mechanism of Perrier, Asghar and Kaafar, which
+        first learns from 50,000 baskets how large baskets really are, and what rillet itself
+        would choose. Each promises at most ε = 1 and δ = 2^-20 for every basket. The noise is
+        drawn afresh, so the numbers differ from run to run. At the end: the errors, the ledgers,
+        and a picture.
         """,
         epilog=examples(
             ("rillet demo", "the live screen, about twenty seconds"),

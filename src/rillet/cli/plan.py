@@ -145,6 +145,8 @@ def _print(comparison: Comparison) -> None:
         )
     say()
     screen.print(_table(comparison))
+    for reason in comparison.impossible:
+        say(f"Not possible: {reason}")
     if comparison.if_wrong:
         say()
         screen.print(_wrong_table(comparison))
