@@ -184,10 +184,9 @@ def choose(
 
 
 _STRATEGY_REASONS = {
-    "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it at every step "
-    "(at a million observations 3.7 times less than a Gaussian binary tree).",
+    "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it.",
     "signed-digit-tree": "delta is 0, so noise must be Laplace, and the signed-digit tree has the "
-    "least (at a million observations 2.8 times less than the binary tree).",
+    "least of it.",
 }
 #: Below this many observations a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000

@@ -218,13 +218,13 @@ class Mechanism:
                 and cost.mu_squared <= self.cost.mu_squared * left
             )
 
-        power = 1.0 if self.strategy.law == "laplace" else 0.5
-        steps = int(self.steps * float(1 - share) ** power)
-        while steps > 0 and not fits(steps):  # rounding is charged besides: a little lower will do
-            steps -= max(1, steps >> 20)
-        if steps < 1:
+        low, high = 0, self.steps  # `low` fits (0 steps cost nothing), `high` does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        if low < 1:
             raise ParameterError("share", "a share that leaves room for the sum", float(share))
-        return steps, cost_of(steps)
+        return low, cost_of(low)
 
     @property
     def law(self) -> Law:

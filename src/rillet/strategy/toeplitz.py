@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar
 
 import mpmath
@@ -48,6 +49,13 @@ def _squared_sensitivity(
         bound = length**2 * (1 + mpmath.ldexp(1, -150))
         mantissa, exponent = bound.man_exp
     return int(mantissa) * Fraction(2) ** int(exponent)
+
+
+@lru_cache(maxsize=64)
+def _column_norm(blt: Blt, leaves: int) -> mpmath.mpf:
+    """``‖c̃‖``: the norm of the coefficients as the encoder's tables hold them, rounded up."""
+    with mpmath.workprec(PRECISION):
+        return blt.encoder_norm(leaves) + encoder_tables(blt).deviation
 
 
 @dataclass(frozen=True)
@@ -93,10 +101,9 @@ class BufferedToeplitz(Strategy):
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
         """Square of the L2 norm, rounded up."""
         blt = self.blt(leaves)
-        tables = encoder_tables(blt)
-        with mpmath.workprec(PRECISION):
-            norm = blt.encoder_norm(leaves) + tables.deviation
-        return _squared_sensitivity(norm, steps, leaves, tables.rounding)
+        return _squared_sensitivity(
+            _column_norm(blt, leaves), steps, leaves, encoder_tables(blt).rounding
+        )
 
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """``Σ_{j < t} g_j²``, to a relative 2^-21."""
