@@ -91,8 +91,9 @@ class Row:
     rillet_ratio: float | None
     rillet_within: float | None
     kept: bool | None
-    #: What was measured and what was promised, in words with units.
+    #: In words, with units.
     measured: str
+    processor: str
     promised: str
 
 
@@ -132,7 +133,7 @@ def _row(comparison: Comparison, contender: Contender, times: _Times, own: float
         promises.append(f"≤ {within:.3g} ×")
         kept.append(ratio <= within)
     if limit is not None:
-        promises.append(f"≤ {_spelled(limit)} of one core")
+        promises.append(f"≤ {_spelled(limit)} of a core")
         kept.append(processor <= limit)
     return Row(
         comparison=comparison.title,
@@ -145,7 +146,8 @@ def _row(comparison: Comparison, contender: Contender, times: _Times, own: float
         rillet_ratio=ratio,
         rillet_within=within,
         kept=all(kept) if kept else None,
-        measured=_spelled(each * 1e9 if limit is None else processor),
+        measured=_spelled(each * 1e9),
+        processor=_spelled(processor),
         promised=", ".join(promises),
     )
 
@@ -164,6 +166,7 @@ def _figure_row(figure: Figure) -> Row:
         rillet_within=None,
         kept=found <= figure.at_most,
         measured=f"{found:,.1f} {figure.unit}",
+        processor="",
         promised=f"≤ {figure.at_most:,.0f} {figure.unit}",
     )
 
@@ -227,6 +230,7 @@ def render(rows: Iterable[Row], console: Console) -> None:
     table.add_column("job")
     table.add_column("by")
     table.add_column("takes", justify="right")
+    table.add_column("of a core", justify="right")
     table.add_column("rillet takes", justify="right")
     table.add_column("promised", justify="right")
     table.add_column("kept")
@@ -239,6 +243,7 @@ def render(rows: Iterable[Row], console: Console) -> None:
             f"{row.comparison} ({row.operation})" if first else "",
             row.contender,
             row.measured,
+            row.processor,
             "" if row.rillet_ratio is None else f"{row.rillet_ratio:.3g} ×",
             row.promised,
             {None: "", True: "yes", False: "NO"}[row.kept],

@@ -52,7 +52,7 @@ class Stream:
         if scalar.room == 0:
             self._settled()
             return self.update(value)
-        return scalar.absorb(_as_float(value))
+        return scalar.absorb(value if type(value) is float else _as_float(value))
 
     def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
         """Absorb many observations, in order: the same as the loop over :meth:`update`."""
