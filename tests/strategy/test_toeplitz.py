@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -336,6 +337,18 @@ def test_compiled_blocks_are_the_plain_ones(leaves, buffers, length, size, monke
     assert same(results[0][:-2], results[1][:-2])
     assert same(results[0][-2], results[1][-2])
     assert np.array_equal(results[0][-1], results[1][-1])
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_plain_form_serves_where_nothing_can_be_compiled(error, monkeypatch):
+    def refuse(name):
+        raise error(name)
+
+    monkeypatch.setattr(blt_fast, "importlib", SimpleNamespace(import_module=refuse))
+    monkeypatch.setattr(blt_fast, "_module", blt_fast._module.__wrapped__)
+    assert blt_fast.kernels(2**20) is None
+    _, nodes = encode(BufferedToeplitz(), 300, some_leaves(300, 300, "usual"))
+    assert len(nodes) == 300
 
 
 def some_leaves(leaves, length, size):

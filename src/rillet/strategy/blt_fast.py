@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,9 +12,11 @@ SHORTEST: Final = 256
 
 @lru_cache(maxsize=1)
 def _module() -> Any | None:
-    if importlib.util.find_spec("numba") is None:
+    try:
+        return importlib.import_module("rillet.strategy.blt_kernels")
+    except (ImportError, RuntimeError):
+        # Not installed, or no place to keep what it compiles: the plain form serves.
         return None
-    return importlib.import_module("rillet.strategy.blt_kernels")
 
 
 def kernels(count: int) -> Any | None:
