@@ -2,8 +2,9 @@
 
 A file ``bench_<subject>.py`` in this folder holds functions ``bench_<what>()``. Each returns a
 `Comparison`: rillet's way first, then the others that do the same job. All contenders of a
-comparison are timed in the same process, in turns, so that a busy machine slows them alike; the
-ratio of their best times is what counts. What is not a time, such as memory, is a `Figure`.
+comparison are timed in the same process, in turns, and the ratio of their best times is what counts:
+of processor time, so that a busy machine matters little, unless one of them mostly waits. What is
+not a time, such as memory, is a `Figure`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from types import ModuleType
 from rich.console import Console
 from rich.table import Table
 
+#: A run that uses less of the processor than this share of its time is waiting for something.
+_WAITING = 0.05
 _SHOWN_VERSIONS = ("rillet", "numpy", "scipy", "cryptography", "numba", "opendp", "jax-privacy")
 
 
@@ -116,17 +119,18 @@ def measure(benchmark: Comparison | Figure, rounds: int, budget_seconds: float) 
             if contender.most_rounds is None or done < contender.most_rounds:
                 best[place] = best[place].least(_times(contender.run))
 
-    own = best[0].wall / comparison.contenders[0].operations
+    waits = any(times.processor < _WAITING * times.wall for times in best)
+    seconds = [times.wall if waits else times.processor for times in best]
+    own = seconds[0] / comparison.contenders[0].operations
     return [
-        _row(comparison, contender, times, own)
-        for contender, times in zip(comparison.contenders, best, strict=True)
+        _row(comparison, contender, times, own * contender.operations / taken)
+        for contender, times, taken in zip(comparison.contenders, best, seconds, strict=True)
     ]
 
 
-def _row(comparison: Comparison, contender: Contender, times: _Times, own: float) -> Row:
+def _row(comparison: Comparison, contender: Contender, times: _Times, ratio: float) -> Row:
     each = times.wall / contender.operations
     processor = times.processor / contender.operations * 1e9
-    ratio = own / each
     within, limit = contender.rillet_within, contender.within_nanoseconds
     promises, kept = [], []
     if within is not None:
