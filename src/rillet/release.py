@@ -177,7 +177,7 @@ class Releases:
     key: Key
     t: NDArray[np.int64]
     sum: FloatArray
-    unit_std_or_later: FloatArray | Callable[[], FloatArray] = field(repr=False)
+    unit_std_or_later: FloatArray | Callable[[slice], FloatArray] = field(repr=False)
     threshold: FloatArray
     clip_lower: FloatArray
     clipped_share: FloatArray
@@ -188,8 +188,11 @@ class Releases:
     @cached_property
     def unit_std(self) -> FloatArray:
         """Noise std of ``sum`` per unit of clipping range; worked out when it is asked for."""
+        return self._unit_std_in(slice(None))
+
+    def _unit_std_in(self, place: slice) -> FloatArray:
         known = self.unit_std_or_later
-        return known() if callable(known) else known
+        return known(place) if callable(known) else known[place]
 
     @property
     def mean(self) -> FloatArray:
@@ -235,7 +238,7 @@ class Releases:
                 self.key,
                 self.t[place],
                 self.sum[place],
-                lambda: self.unit_std[place],
+                self._unit_std_in(place),
                 self.threshold[place],
                 self.clip_lower[place],
                 self.clipped_share[place],
@@ -247,7 +250,7 @@ class Releases:
             self.key,
             int(self.t[place]),
             float(self.sum[place]),
-            float(self.unit_std[place]),
+            float(self._unit_std_in(slice(place, place + 1 or None))[0]),
             float(self.threshold[place]),
             float(self.clip_lower[place]),
             float(self.clipped_share[place]),
@@ -311,7 +314,7 @@ class Releases:
             first.key,
             np.concatenate([part.t for part in parts]),
             np.concatenate([part.sum for part in parts]),
-            lambda: np.concatenate([part.unit_std for part in parts]),
+            _joined_unit_std(parts),
             np.concatenate([part.threshold for part in parts]),
             np.concatenate([part.clip_lower for part in parts]),
             np.concatenate([part.clipped_share for part in parts]),
@@ -319,3 +322,14 @@ class Releases:
             first.noise_law,
             first.post_processing,
         )
+
+
+def _joined_unit_std(parts: list[Releases]) -> Callable[[slice], FloatArray]:
+    """The noise of several parts, worked out when it is asked for; cheap for the last alone."""
+
+    def unit_std(place: slice) -> FloatArray:
+        if place == slice(-1, None) and len(parts[-1]):
+            return parts[-1]._unit_std_in(place)
+        return np.concatenate([part.unit_std for part in parts])[place]
+
+    return unit_std

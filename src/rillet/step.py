@@ -266,8 +266,8 @@ def _run_epoch(
         sums += segment.removed + segment.removed_each * (t - segment.after)
     weights = state.weights
 
-    def unit_std() -> FloatArray:
-        return layout.unit_std(np.arange(first_leaf, first_leaf + done), weights)
+    def unit_std(place: slice) -> FloatArray:
+        return layout.unit_std(np.arange(first_leaf, first_leaf + done)[place], weights)
 
     if state.t == epoch.last and epoch.look is not None:
         state = _finish_epoch(layout, state, plain_last, last_prefix)
@@ -368,7 +368,7 @@ def _releases(
     key: Key,
     t: IntArray,
     sums: FloatArray,
-    unit_std: FloatArray | Callable[[], FloatArray],
+    unit_std: FloatArray | Callable[[slice], FloatArray],
     segment: Segment,
 ) -> Releases:
     return Releases(

@@ -29,8 +29,22 @@ from rillet.strategy.wide import LIMB, LOW, MASK, join, join_shifted, split, sub
 
 #: Leaves worked on at once: few enough for the second-level cache, enough for NumPy.
 BLOCK: Final = 2**14
+#: Rows of a matrix product at once.
+_SLICE: Final = 32
 #: Sum of the sizes of all leaves that the arithmetic has room for.
 LARGEST_TOTAL: Final = 2**62
+
+
+def _product(rows: FloatArray, coefficients: FloatArray) -> FloatArray:
+    """``rows @ coefficients`` in slices so small that BLAS does not start threads for them.
+
+    Threads that wait for each other on a busy machine cost many times the product itself.
+    """
+    product = np.empty((len(rows), coefficients.shape[1]))
+    for first in range(0, len(rows), _SLICE):
+        part = slice(first, first + _SLICE)
+        np.matmul(rows[part], coefficients, out=product[part])
+    return product
 
 
 @dataclass(frozen=True)
@@ -101,12 +115,12 @@ class BltEncoder(Encoder):
         # The buffers without their lowest limb: their limb 1 lies beside limb 0 of the leaves.
         _, *parts = split(buffers[..., skipped : skipped + rows])
         coefficients = self.tables.mix[CHUNK:-1]
-        products = [parts[0].T.astype(np.float64) @ coefficients]
+        products = [_product(parts[0].T.astype(np.float64), coefficients)]
         for part, limb in zip(parts[1:], limbs, strict=False):
             limb[:, CHUNK:-1] = part.T
-            products.append(limb @ self.tables.mix)
+            products.append(_product(limb, self.tables.mix))
         if len(products) == 3:
-            products.append(parts[3].T.astype(np.float64) @ coefficients)
+            products.append(_product(parts[3].T.astype(np.float64), coefficients))
         _carry(products, position, nodes)
         exact_left = np.zeros_like(exact_open)
         exact_left[: filled - closed * CHUNK] = exact_block[closed * CHUNK : filled]
@@ -134,7 +148,7 @@ class BltEncoder(Encoder):
         """What each chunk adds to each buffer, ``2^f Σ x − 2^e Σ v x``, as wide integers."""
         f, e = self.tables.fraction_bits[:, None], self.tables.growth_shift[:, None]
         lost = [
-            (limb[: len(exact_chunks), :CHUNK] @ self.tables.growth).T.astype(np.int64)
+            _product(limb[: len(exact_chunks), :CHUNK], self.tables.growth).T.astype(np.int64)
             for limb in limbs
         ]
         middle = lost[1] + (lost[0] >> LIMB)
