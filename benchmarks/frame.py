@@ -2,7 +2,7 @@
 
 A file ``bench_<subject>.py`` in this folder holds functions ``bench_<what>()``. Each returns a
 `Comparison`: rillet's way first, then the others that do the same job. All contenders of a
-comparison are timed in the same process, in turns, and the ratio of their best times is what counts:
+comparison are timed in one process, in turns, and the ratio of their best times is what counts:
 of processor time, so that a busy machine matters little, unless one of them mostly waits. What is
 not a time, such as memory, is a `Figure`.
 """
