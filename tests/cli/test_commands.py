@@ -2,8 +2,6 @@
 
 import argparse
 import re
-import subprocess
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -65,15 +63,17 @@ def test_examples_of_the_help_are_accepted():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_through_the_real_program(name):
-    done = subprocess.run(
-        [sys.executable, "-m", "rillet", name, "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: rillet {name}")
+def test_help_ends_well(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: rillet {name}")
+
+
+def test_help_through_the_real_program(rillet):
+    done = rillet("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(re.search(rf"^    {name}\b", done.stdout, re.MULTILINE) for name in COMMANDS)
 
 
 def test_version_and_no_command(capsys):

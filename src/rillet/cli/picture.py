@@ -29,6 +29,8 @@ FloatArray = NDArray[np.float64]
 _POINTS = 3000
 #: Releases jump: so many can still be followed by eye.
 _LINE_POINTS = 500
+#: A shorter learning phase, as a share of the whole, has no room for words.
+_ROOM_FOR_WORDS = 0.25
 _INK, _PAPER, _FAINT = "#222222", "#ffffff", "#8a8a8a"
 
 
@@ -83,6 +85,7 @@ def _average_panel(axis: Any, track: Track, unit: str) -> None:
     if first > 1:
         title += f", learned from the first {first:,}"
         axis.axvspan(0, first, color="#f1f1f1", linewidth=0)
+    if first > _ROOM_FOR_WORDS * int(releases.t[-1]):
         axis.text(
             *(first / 2, 0.16),
             "learning, nothing released yet",
