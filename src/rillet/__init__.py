@@ -26,7 +26,7 @@ from rillet.strategy import (
     SquareRootToeplitz,
 )
 from rillet.stream import Stream
-from rillet.threshold import FixedThreshold, SmoothQuantile, TailHistogram
+from rillet.threshold import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "BinaryTree",
     "BudgetExceeded",
     "BufferedToeplitz",
+    "ExponentialQuantile",
     "FixedThreshold",
     "Guarantee",
     "HonakerTree",

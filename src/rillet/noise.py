@@ -48,6 +48,7 @@ __all__ = [
     "Secret",
     "continuous_draw",
     "decide",
+    "uniform_below",
 ]
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -433,3 +434,25 @@ def continuous_draw(
     with mpmath.workprec(bits + 64):
         magnitude = law.quantile((2 * (word >> 1) + 1) * mpmath.ldexp(mpmath.mpf(1), -bits))
         return -magnitude if word & 1 else magnitude
+
+
+def uniform_below(
+    total: int, secret: Secret, purpose: tuple[KeyPart, ...], index: int = 0, bits: int = 512
+) -> int:
+    """A uniform integer from 0 to ``total − 1``, exactly, for totals that depend on data.
+
+    **Privacy.** ``⌊U·total⌋`` for a uniform ``U`` whose bits are read until they decide, so nothing
+    is truncated.  The first ``bits`` decide but for a chance of ``total·2^-bits``, whatever the
+    total: neither time nor the number of words read tells anything about it.
+    """
+    if total < 1 or bits < 64 or bits % 64:
+        raise ParameterError("total, bits", "at least 1, and a multiple of 64", (total, bits))
+    words, first = secret.keystream("uniform", *purpose), index << _REFINE_SHIFT
+    count = bits // 64
+    known = int.from_bytes(words.words(first, count).astype(">u8").tobytes(), "big")
+    for number in range(count, 1 << _REFINE_SHIFT):
+        lowest = known * total >> 64 * number
+        if lowest == (known + 1) * total - 1 >> 64 * number:  # all that U can still be
+            return lowest
+        known = known << 64 | int(words.words(first + number, 1)[0])
+    raise AssertionError("unreachable: the keystream does not end")

@@ -14,7 +14,7 @@ from rillet.grid import Grid
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Guarantee, round_up
 from rillet.testing.violation import ContractViolation
-from rillet.threshold.base import GRID_BITS, Range, Threshold
+from rillet.threshold.base import GRID_BITS, SMALLEST_PART, Range, Threshold
 
 __all__ = ["check_threshold"]
 
@@ -168,9 +168,13 @@ def _check_range(threshold: Threshold, name: str, learned: object, bounds: Range
 
 
 def on_public_grid(learned: Range, bounds: Range) -> bool:
-    """Whether a learned range is a bound, or ``GRID_BITS`` significant bits away from the lower."""
-    if learned.upper == bounds.upper:
-        return True
+    """Whether a learned range is a bound, or ``GRID_BITS`` significant bits away from the lower.
+
+    The smallest range that may be learned is public too.
+    """
+    smallest = bounds.lower + bounds.width * SMALLEST_PART
+    if learned.upper in (bounds.upper, smallest):
+        return learned.lower == bounds.lower
     distance = learned.upper - bounds.lower
     mantissa, exponent = np.frexp(distance)
     coarse = float(np.ldexp(np.rint(np.ldexp(mantissa, GRID_BITS)), exponent - GRID_BITS))

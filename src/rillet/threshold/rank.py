@@ -1,0 +1,119 @@
+"""The value of a given rank, on a public grid, by the exponential mechanism in exact integers.
+
+The *distance* of a grid point from the data is the number of values that would have to be replaced
+for the value of rank ``T`` to fall into the point's cell, the grid points being the upper ends of
+their cells.  With ``L`` values below the cell and ``R`` in it or below, that is
+``max(0, T − R, L + 1 − T)``; in an empty cell it is Smith's ``|rank − T|`` (2011) up to a half.  A
+point at distance d has the weight ``W(d)``, an integer for ``e^(−ε·d/2)``.
+
+**Privacy.** Pure ε (docs/proofs/exponential.md): a replaced value moves ``L``, ``R`` and so every
+distance by at most 1, and ``W(d + 1) ≤ W(d) ≤ e^(ε/2)·W(d + 1)`` holds for the integers themselves.
+
+References
+----------
+McSherry, Talwar (2007), Theorem 6.  Smith (2011), Algorithm 2.  Asi, Duchi (2020): the distance is
+their inverse sensitivity.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
+from typing import Final
+
+import mpmath
+import numpy as np
+
+from rillet.noise import IntArray, KeyPart, Secret, uniform_below
+
+#: The largest weight: no point of the grid has less than 2^-128 of it.
+_LARGEST_WEIGHT: Final = 2**128
+#: e^(ε/2) is rounded down to so many bits behind the point, and not taken beyond e^100.
+_RATIO_BITS: Final = 192
+_LARGEST_EXPONENT: Final = 100
+
+
+@lru_cache(maxsize=64)
+def weight_ratio(budget: Fraction) -> Fraction:
+    """A rational from 1 to ``e^(budget/2)``, and next to it: what one step of distance costs.
+
+    **Privacy.** Public numbers only.
+    """
+    exponent = min(budget / 2, Fraction(_LARGEST_EXPONENT))
+    with mpmath.workprec(2 * _RATIO_BITS + 256):
+        ratio = mpmath.exp(mpmath.mpf(exponent.numerator) / exponent.denominator)
+        # One less than the floor: more than mpmath could be wrong by.
+        scaled = int(mpmath.floor(mpmath.ldexp(ratio, _RATIO_BITS))) - 1
+    return max(Fraction(1), Fraction(scaled, 2**_RATIO_BITS))
+
+
+@lru_cache(maxsize=64)
+def weight_table(budget: Fraction, most: int) -> tuple[int, ...]:
+    """Weights of the distances 0, 1, … as far as ``most``, or until they no longer fall.
+
+    Rounding up keeps ``W(d) ≤ ratio·W(d + 1)`` exactly, and no weight is ever 0.
+
+    **Privacy.** Public numbers only.
+    """
+    ratio = weight_ratio(budget)
+    weights = [_LARGEST_WEIGHT]
+    for _ in range(most):
+        weights.append(-(-weights[-1] * ratio.denominator // ratio.numerator))
+        if weights[-1] == weights[-2]:
+            break
+    return tuple(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Runs of grid points at one distance, in order: private, never to be shown."""
+
+    exact_first: IntArray = field(repr=False)
+    exact_count: IntArray = field(repr=False)
+    exact_distance: IntArray = field(repr=False)
+
+    def draw(
+        self, budget: Fraction, secret: Secret, purpose: tuple[KeyPart, ...], index: int = 0
+    ) -> int:
+        """Release one grid point, by number.
+
+        **Privacy.** Pure ``budget`` for each of the values, once; another ``index`` or secret costs
+        as much again.
+        """
+        weights = weight_table(budget, len(self.exact_count) // 2 + 1)
+        exact_distance = np.minimum(self.exact_distance, len(weights) - 1).tolist()
+        exact_weight = [weights[distance] for distance in exact_distance]
+        exact_ends = list(accumulate(map(mul, self.exact_count.tolist(), exact_weight)))
+        drawn = uniform_below(exact_ends[-1], secret, ("rank", *purpose), index)
+        cell = bisect_right(exact_ends, drawn)
+        from_end = (exact_ends[cell] - 1 - drawn) // exact_weight[cell]
+        return int(self.exact_first[cell]) + int(self.exact_count[cell]) - 1 - int(from_end)
+
+
+def cells(exact_points: IntArray, size: int, rank: int) -> Cells:
+    """Distances of all ``size`` grid points, in ``2·m + 1`` runs whatever the values are.
+
+    **Privacy.** Touches raw data: ``exact_points`` are the numbers, 0 to ``size − 1``, of the cells
+    that the m values lie in.  Total, also for m = 0.
+    """
+    count = len(exact_points)
+    exact_sorted = np.sort(exact_points)
+    below = np.searchsorted(exact_sorted, exact_sorted, side="left")
+    reached = np.searchsorted(exact_sorted, exact_sorted, side="right")
+    ranks = np.arange(count + 1)
+    edges = np.concatenate(([-1], exact_sorted, [size]))
+    exact_first = np.empty(2 * count + 1, np.int64)
+    exact_count, exact_distance = np.empty_like(exact_first), np.empty_like(exact_first)
+    # Gaps between one value and the next; no points in it where they are in one cell.
+    exact_first[::2] = edges[:-1] + 1
+    exact_count[::2] = np.maximum(np.diff(edges) - 1, 0)
+    exact_distance[::2] = np.maximum(rank - ranks, ranks + 1 - rank)
+    # Cells that hold values: the first of equal ones stands for all.
+    exact_first[1::2] = exact_sorted
+    exact_count[1::2] = below == np.arange(count)
+    exact_distance[1::2] = np.maximum(np.maximum(rank - reached, below + 1 - rank), 0)
+    return Cells(exact_first, exact_count, exact_distance)
