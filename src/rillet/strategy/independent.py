@@ -30,6 +30,10 @@ class Independent(Strategy):
         """``t`` noises are added up."""
         return t.astype(np.float64)
 
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """The noises of the shorter sum."""
+        return np.minimum(earlier, later).astype(np.float64)
+
     def encoder(self, leaves: int) -> Encoder:
         """The identity."""
         return IndependentEncoder()

@@ -43,6 +43,13 @@ class BinaryTree(Strategy):
         """Number of ones in ``t``: as many nodes are added up."""
         return np.bitwise_count(t).astype(np.float64)
 
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """Number of nodes that both sums add up: the ones above the highest bit that differs."""
+        differing = np.bitwise_xor(earlier, later)
+        for shift in (1, 2, 4, 8, 16, 32):  # all ones from the highest differing bit down
+            differing = differing | differing >> shift
+        return np.bitwise_count(np.asarray(earlier) & ~differing).astype(np.float64)
+
     def encoder(self, leaves: int) -> Encoder:
         """Node sums from leaves."""
         return TreeEncoder(leaves.bit_length())
