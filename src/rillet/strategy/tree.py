@@ -48,7 +48,8 @@ class BinaryTree(Strategy):
         differing = np.bitwise_xor(earlier, later)
         for shift in (1, 2, 4, 8, 16, 32):  # all ones from the highest differing bit down
             differing = differing | differing >> shift
-        return np.bitwise_count(np.asarray(earlier) & ~differing).astype(np.float64)
+        shared: FloatArray = np.bitwise_count(earlier & ~differing).astype(np.float64)
+        return shared
 
     def encoder(self, leaves: int) -> Encoder:
         """Node sums from leaves."""
