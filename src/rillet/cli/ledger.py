@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rillet.cli.common import add_command, examples, read_text, say
-from rillet.errors import InputError
+from rillet.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from rillet.privacy import Ledger
@@ -63,6 +63,6 @@ def _load(path: str) -> Ledger:
     if isinstance(kind, str) and kind.startswith("rillet-ledger"):
         try:
             return Ledger.from_json(text)
-        except (KeyError, TypeError, AttributeError, ZeroDivisionError):
+        except ParameterError:
             raise InputError(f"{path}: expected {expected}, found a damaged ledger") from None
     raise InputError(f"{path}: expected {expected}, found something else")
