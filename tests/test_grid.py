@@ -55,6 +55,7 @@ def grids(draw):
 @example(Grid(-1e308, 7e307, 2**60), HARD)
 @example(Grid(0.0, 1e-289, 2**40), HARD)
 @example(Grid(1.0, 1 + 2**-52, 5), HARD)
+@example(Grid(0.0, 1.0, 2**54 + 3), HARD)  # as a float this is 2^54 + 4
 @example(Grid(-5e-324, 1.7976931348623157e308, 1), HARD)
 def test_every_value_lands_on_the_lattice(grid, values):
     units = grid.quantise(values)

@@ -196,7 +196,9 @@ def test_numbers_beyond_the_floats_round_to_infinity():
 def test_calibrated_noise_is_never_too_small(sensitivity, budget):
     assert Fraction(sensitivity) / Fraction(laplace_scale(sensitivity, budget)) <= Fraction(budget)
     std = gaussian_std(sensitivity, budget)
-    assert Fraction(sensitivity) / Fraction(std) ** 2 <= Fraction(budget) ** 2
+    spent = Fraction(sensitivity) / Fraction(std) ** 2
+    assert spent <= Fraction(budget) ** 2 * (1 - Fraction(1, 2**53))
+    assert spent >= Fraction(budget) ** 2 * (1 - Fraction(1, 2**49))
 
 
 @pytest.mark.parametrize("epsilon", [1e-300, 1e-9, 1.0, 700.0, 1e5, 1e50, 1e300])
@@ -211,7 +213,8 @@ def test_the_curve_is_a_probability_and_falls_at_any_size(epsilon, mu_squared):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "mu"), [(30.0, 5.0), (1e-6, 1e-5), (500.0, 20.0), (1e4, 130.0)]
+    ("epsilon", "mu"),
+    [(30.0, 5.0), (1e-6, 1e-5), (500.0, 20.0), (1e4, 130.0), (1e-300, 1e-20), (0.5, 1e-9)],
 )
 def test_the_curve_is_rounded_up_by_very_little(epsilon, mu):
     with mpmath.workprec(2000):

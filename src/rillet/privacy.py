@@ -223,7 +223,7 @@ def delta_at(epsilon: Number, cost: Cost) -> mpmath.mpf:
             return mpmath.mpf(1)
     # Bits lost to cancellation, to tails far out and to a large exponent (docs/proofs/ledger.md).
     far = abs(target_epsilon) + cost.epsilon
-    cancelled = int(far / mu_squared).bit_length() if mu_squared else 0
+    cancelled = int((far + 1) / mu_squared).bit_length() if mu_squared else 0
     spread = mu_squared + 2 * far * far / mu_squared if mu_squared else far
     lost = cancelled + int(spread).bit_length() + int(far).bit_length()
     with mpmath.workprec(_PRECISION + lost + 8):
@@ -277,8 +277,12 @@ def gaussian_mu(guarantee: Guarantee, already: Cost = Cost()) -> float:  # noqa:
 
 
 def gaussian_std(sensitivity_squared: Number, mu: float) -> float:
-    """Standard deviation that makes a squared L2 sensitivity cost at most μ, rounded up."""
-    return root_up(Fraction(sensitivity_squared) / Fraction(mu) ** 2)
+    """Standard deviation that makes a squared L2 sensitivity cost less than μ, rounded up.
+
+    One float more than would be enough: then the cost is below ``mu`` by more than the ledger's
+    rounding, and a mechanism calibrated to exactly its promise is never refused.
+    """
+    return math.nextafter(root_up(Fraction(sensitivity_squared) / Fraction(mu) ** 2), math.inf)
 
 
 # --- The ledger ----------------------------------------------------------------------------------
