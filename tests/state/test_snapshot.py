@@ -91,13 +91,29 @@ def test_two_snapshots_of_one_state_differ_but_open_alike():
 
 
 def test_changing_any_byte_is_noticed():
-    blob = running(t=600).snapshot()
-    for place in range(len(blob)):
-        for change in (0x01, 0x20, 0x80):
-            broken = bytearray(blob)
-            broken[place] ^= change
-            with pytest.raises(StateError, match=r"^snapshot: "):
-                PLAN.resume(bytes(broken), secret=SECRET)
+    """With the secret from the start, and with the stream's own, which needs no key to be found."""
+    stream = running(t=600)
+    blob = stream.snapshot()
+    for secret in (SECRET, stream.secret):
+        for place in range(len(blob)):
+            for change in (0x01, 0x20, 0x80):
+                broken = bytearray(blob)
+                broken[place] ^= change
+                with pytest.raises(StateError, match=r"^(snapshot|secret): "):
+                    PLAN.resume(bytes(broken), secret=secret)
+
+
+def test_header_is_sealed_with_the_rest():
+    """Another key, or other spaces, in front of the same sealed bytes."""
+    stream = running()
+    blob = stream.snapshot()
+    _, header, _ = parts_of(blob)
+    other = with_header(blob, {**header, "key": ["south", 12]})
+    spaced = blob.replace(b'"epoch": 1,', b'"epoch":1 ,')
+    assert spaced != blob
+    for forged in (other, spaced):
+        with pytest.raises(StateError, match="does not open"):
+            PLAN.resume(forged, secret=stream.secret)
 
 
 @settings(max_examples=300)
