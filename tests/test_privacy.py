@@ -445,6 +445,14 @@ def test_an_epsilon_that_is_none_is_named(epsilon):
     assert raised.value.parameter == "mu_squared"
 
 
+@pytest.mark.parametrize("epsilon", [2.0**-41, 1e-20, 1e-308, 5e-324])
+def test_a_promise_that_no_noise_can_keep_is_named(epsilon):
+    assert Guarantee(2.0**-40).epsilon == 2.0**-40
+    with pytest.raises(ParameterError) as raised:
+        Guarantee(epsilon, 0.1)
+    assert raised.value.parameter == "epsilon"
+
+
 @pytest.mark.parametrize("delta", NO_DELTA)
 def test_a_delta_that_is_none_is_named(delta):
     for make in (Guarantee, Cost.approximate):
@@ -489,8 +497,8 @@ def test_gaussian_noise_without_delta_is_refused():
         (BinaryTree(), 0, Guarantee(1.0), Cost(), "length"),
         (BinaryTree(), 2**60, Guarantee(1.0), Cost(), "length"),
         (BinaryTree(), 100, Guarantee(1e-9), Cost(), "epsilon"),
-        (BinaryTree(), 100, Guarantee(1e-308), Cost(), "epsilon"),
-        (BinaryTree(), 100, Guarantee(5e-324), Cost(), "epsilon"),
+        (BinaryTree(), 100, Guarantee(2.0**-40), Cost(), "epsilon"),
+        (BinaryTree(), 100, Guarantee(1.0), Cost(1 - Fraction(1, 10**320)), "epsilon"),
         (BinaryTree(), 100, Guarantee(1.0), Cost.pure(1), "epsilon"),
         (BinaryTree("gaussian"), 100, Guarantee(1.0), Cost(), "delta"),
         (BinaryTree("gaussian"), 2**60, Guarantee(1.0, 0.1), Cost(), "length"),

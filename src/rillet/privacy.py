@@ -28,6 +28,8 @@ Number: TypeAlias = int | float | Fraction
 _PRECISION: Final = 200
 _OUTWARD: Final = 2.0**-150
 _HUGE: Final = Fraction(2**200)
+#: No smaller ε is promised: its noise fits no lattice, and formulas would divide by nothing.
+SMALLEST_EPSILON: Final = 2.0**-40
 REPLACE_ONE: Final = "the value of any one observation (replace-one, event level)"
 
 
@@ -111,7 +113,15 @@ class Guarantee:
     protects: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        epsilon = check_epsilon(self.epsilon)
+        if epsilon < SMALLEST_EPSILON:
+            raise ParameterError(
+                "epsilon",
+                f"a number of at least {SMALLEST_EPSILON:.2g}",
+                self.epsilon,
+                hint="noise for less would drown any data",
+            )
+        object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", check_delta(self.delta))
 
     def __str__(self) -> str:
