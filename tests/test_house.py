@@ -143,12 +143,19 @@ def test_what_shows_results_cannot_import_what_touches_raw_data(tmp_path, room, 
 OPTIONAL = ("EnergyData", "matplotlib", "numba", "pandas", "paho", "psycopg", "pyarrow")
 
 
-def test_importing_rillet_needs_no_extra():
-    code = "import sys, rillet; print(*{m.split('.')[0] for m in sys.modules})"
+def test_public_names_need_no_extra():
+    code = "import sys; from rillet import *; print(*{m.split('.')[0] for m in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert {"numpy", "scipy", "rillet"} <= loaded
     assert not loaded & set(OPTIONAL)
+
+
+def test_every_public_name_has_a_home():
+    assert set(rillet._HOMES) == set(rillet.__all__) - {"__version__"}
+    assert set(rillet.__all__) <= set(dir(rillet))
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = rillet.Nonsense
 
 
 # --- Words ------------------------------------------------------------------------------------

@@ -1,32 +1,39 @@
-"""Live statistics of private real-valued streams, with differential privacy."""
+"""Live statistics of private real-valued streams, with differential privacy.
 
-from rillet.errors import (
-    BudgetExceeded,
-    InputError,
-    LedgerClosed,
-    MissingExtra,
-    NotReady,
-    OutputError,
-    ParameterError,
-    RilletError,
-    StateError,
-    StreamEnded,
-)
-from rillet.noise import Secret
-from rillet.plan import Plan
-from rillet.privacy import Guarantee, Ledger
-from rillet.release import Release, Releases
-from rillet.statistic import Mean, Sum
-from rillet.strategy import (
-    BinaryTree,
-    BufferedToeplitz,
-    HonakerTree,
-    Independent,
-    SignedDigitTree,
-    SquareRootToeplitz,
-)
-from rillet.stream import Stream
-from rillet.threshold import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
+Names are loaded when they are first used, so that `import rillet` and `rillet --help` are quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rillet.errors import (
+        BudgetExceeded,
+        InputError,
+        LedgerClosed,
+        MissingExtra,
+        NotReady,
+        OutputError,
+        ParameterError,
+        RilletError,
+        StateError,
+        StreamEnded,
+    )
+    from rillet.noise import Secret
+    from rillet.plan import Plan
+    from rillet.privacy import Guarantee, Ledger
+    from rillet.release import Release, Releases
+    from rillet.statistic import Mean, Sum
+    from rillet.strategy import (
+        BinaryTree,
+        BufferedToeplitz,
+        HonakerTree,
+        Independent,
+        SignedDigitTree,
+        SquareRootToeplitz,
+    )
+    from rillet.stream import Stream
+    from rillet.threshold import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
 
 __version__ = "0.1.0"
 
@@ -62,3 +69,48 @@ __all__ = [
     "TailHistogram",
     "__version__",
 ]
+
+_HOMES = {
+    "BinaryTree": "rillet.strategy",
+    "BudgetExceeded": "rillet.errors",
+    "BufferedToeplitz": "rillet.strategy",
+    "ExponentialQuantile": "rillet.threshold",
+    "FixedThreshold": "rillet.threshold",
+    "Guarantee": "rillet.privacy",
+    "HonakerTree": "rillet.strategy",
+    "Independent": "rillet.strategy",
+    "InputError": "rillet.errors",
+    "Ledger": "rillet.privacy",
+    "LedgerClosed": "rillet.errors",
+    "Mean": "rillet.statistic",
+    "MissingExtra": "rillet.errors",
+    "NotReady": "rillet.errors",
+    "OutputError": "rillet.errors",
+    "ParameterError": "rillet.errors",
+    "Plan": "rillet.plan",
+    "Release": "rillet.release",
+    "Releases": "rillet.release",
+    "RilletError": "rillet.errors",
+    "Secret": "rillet.noise",
+    "SignedDigitTree": "rillet.strategy",
+    "SmoothQuantile": "rillet.threshold",
+    "SquareRootToeplitz": "rillet.strategy",
+    "StateError": "rillet.errors",
+    "Stream": "rillet.stream",
+    "StreamEnded": "rillet.errors",
+    "Sum": "rillet.statistic",
+    "TailHistogram": "rillet.threshold",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rillet' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,7 @@ from rillet.strategy import (
     SignedDigitTree,
     Strategy,
 )
+from rillet.strategy.blt import LARGEST_LOG_LENGTH
 from rillet.threshold import (
     FixedThreshold,
     RefreshingThreshold,
@@ -148,7 +149,7 @@ def choose(
     """Replace every ``"auto"`` by a choice."""
     reasons: list[str] = []
     if strategy == "auto":
-        strategy = BufferedToeplitz() if guarantee.delta > 0 else SignedDigitTree()
+        strategy = _auto_strategy(guarantee, -(-length // every))
         reasons.append(_STRATEGY_REASONS[strategy.name])
     if threshold == "auto":
         threshold = _auto_threshold(length, lag, refresh, reasons)
@@ -185,14 +186,29 @@ def choose(
 
 _STRATEGY_REASONS = {
     "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it.",
-    "signed-digit-tree": "delta is 0, so noise must be Laplace, and the signed-digit tree has the "
-    "least of it.",
+    "signed-digit-tree": "of all that can be pure (delta is 0) or run this long, the signed-digit "
+    "tree has the least noise.",
+    "honaker-tree": "of all that can run this long, Honaker's tree has the least noise.",
 }
 #: Below this many observations a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
 #: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
 _OPENING_PART = 30
 _LONGEST_OPENING = 10_000
+
+
+def _auto_strategy(guarantee: Guarantee, leaves: int) -> Strategy:
+    """The least noise for this promise and length."""
+    if guarantee.delta > 0 and leaves <= 2**LARGEST_LOG_LENGTH:
+        return BufferedToeplitz()
+    candidates: list[Strategy] = [SignedDigitTree()]
+    if guarantee.delta > 0:
+        candidates.append(HonakerTree(law="gaussian"))
+
+    def noise(strategy: Strategy) -> float:
+        return Mechanism.calibrate(strategy, leaves, guarantee).typical_unit_variance
+
+    return min(candidates, key=noise)
 
 
 def _auto_threshold(

@@ -254,9 +254,14 @@ class Mechanism:
 
     @cached_property
     def typical_unit_variance(self) -> float:
-        """Mean of :meth:`unit_variance` over the second half: one leaf alone can be untypical."""
-        leaves = np.linspace((self.leaves + 1) // 2, self.leaves, 257).astype(np.int64)
-        return float(np.mean(self.unit_variance(leaves)))
+        """Mean of :meth:`unit_variance` over the second half of the stream.
+
+        At a golden-ratio sequence of leaves: evenly spaced ones would be round numbers, which
+        trees release with untypically few nodes.
+        """
+        places = np.arange(1, 258) * 0.6180339887498949 % 1.0
+        leaves = np.ceil(self.leaves * (1 + places) / 2).astype(np.int64)
+        return float(np.mean(self.unit_variance(np.minimum(leaves, self.leaves))))
 
     def unit_variance(self, t: IntArray | int) -> FloatArray:
         """Noise variance of the prefix sum at leaf ``t``, per unit of clipping range squared."""
