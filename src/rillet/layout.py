@@ -85,6 +85,13 @@ class Layout:
             return self.threshold.range_within(self.bounds)
         return None
 
+    @property
+    def centre_budget(self) -> Fraction:
+        """What finding the centre of a range with two sides takes of the threshold's budget."""
+        if isinstance(self.threshold, RefreshingThreshold):
+            return self.threshold_budget * self.threshold.centre_share
+        return Fraction(0)
+
     # --- public times ----------------------------------------------------------------------------
 
     @property
@@ -209,6 +216,8 @@ class Layout:
     def events(self) -> list[Event]:
         """Every spend of the plan, with the observations that pay for it."""
         events = []
+        if self.centre_budget:
+            events.append(Event("centre of the range", Cost.pure(self.centre_budget), 1, self.lag))
         if self.opening_look is not None:
             label = f"threshold ({self.threshold.name})"
             events.append(Event(label, self.opening_look.cost, 1, self.lag))

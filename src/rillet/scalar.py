@@ -131,7 +131,9 @@ class ScalarRun:
         if self._raw_tallied and exact_tally is not None:
             assert isinstance(threshold, RefreshingThreshold)
             raw_values = np.array(self._raw_tallied)
-            exact_tally = exact_tally + threshold.tally(raw_values, self._layout.bounds)
+            exact_tally = exact_tally + threshold.tally(
+                raw_values, self._layout.bounds, self._begun.centre
+            )
         return replace(
             self._begun,
             t=self._t,

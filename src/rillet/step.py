@@ -52,8 +52,8 @@ class StreamState:
 
     ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_tally`` the counts
     from which the range will be learned again; the encoder holds exact sums of open nodes only,
-    the decoder noisy values only.  ``looks`` are the released tallies, ``weights`` what one lattice
-    unit was worth in each epoch so far.
+    the decoder noisy values only.  ``looks`` are the released tallies, ``centre`` the released
+    point that they are taken around, ``weights`` what a lattice unit was worth in each epoch so far.
     """
 
     t: int
@@ -64,6 +64,7 @@ class StreamState:
     exact_tally: IntArray | None = field(default=None, repr=False)
     looks: tuple[Look, ...] = field(default=(), repr=False)
     ranges: tuple[Range, ...] = ()
+    centre: float | None = None
     weights: tuple[float, ...] = ()
     encoder: State = field(default=(), repr=False)
     decoder: State = field(default=(), repr=False)
@@ -132,8 +133,14 @@ def _finish_opening(layout: Layout, key: Key, state: StreamState) -> tuple[Strea
     assert opening is not None
     raw_values = np.concatenate(state.raw_buffer)
     if isinstance(layout.threshold, RefreshingThreshold):
-        exact_tally = layout.threshold.tally(raw_values, layout.bounds)
-        state, learned, segment = _look(layout, replace(state, exact_tally=exact_tally), layout.lag)
+        bounds, centre = layout.bounds, None
+        if layout.centre_budget:
+            centre = layout.threshold.find_centre(
+                raw_values, bounds, layout.centre_budget, state.secret
+            )
+        exact_tally = layout.threshold.tally(raw_values, bounds, centre)
+        state = replace(state, centre=centre, exact_tally=exact_tally)
+        state, learned, segment = _look(layout, state, layout.lag)
     else:
         learned = layout.threshold.learn(
             raw_values, layout.bounds, layout.threshold_budget, layout.guarantee.delta, state.secret
@@ -191,7 +198,7 @@ def _begin_epoch(layout: Layout, state: StreamState, epoch: Epoch) -> StreamStat
     exact_tally = None
     if epoch.look is not None:
         assert isinstance(layout.threshold, RefreshingThreshold)
-        exact_tally = layout.threshold.tally(np.empty(0), layout.bounds)
+        exact_tally = layout.threshold.tally(np.empty(0), layout.bounds, state.centre)
     return replace(state, weights=(*state.weights, grid.step), exact_tally=exact_tally)
 
 
@@ -250,7 +257,9 @@ def _run_epoch(
         exact_tally = state.exact_tally
         if exact_tally is not None:
             assert isinstance(layout.threshold, RefreshingThreshold)
-            exact_tally = exact_tally + layout.threshold.tally(raw_chunk, layout.bounds)
+            exact_tally = exact_tally + layout.threshold.tally(
+                raw_chunk, layout.bounds, state.centre
+            )
         state = replace(
             state, t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_tally=exact_tally
         )
@@ -314,7 +323,8 @@ def _look(layout: Layout, state: StreamState, t: int) -> tuple[StreamState, Rang
     look = Look(noisy, noise.observations, noise.scale, noise.law)
     looks = (*state.looks, look)
     state = replace(state, looks=looks, exact_tally=None)
-    finding = threshold.judge(layout.bounds, looks, state.ranges, layout.outlook(t))
+    outlook = layout.outlook(t)
+    finding = threshold.judge(layout.bounds, looks, state.ranges, outlook, state.centre)
     segment = Segment(
         finding.range,
         removed=finding.removed,

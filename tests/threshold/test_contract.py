@@ -6,13 +6,21 @@ from typing import Any
 import pytest
 
 from rillet.testing import check_threshold
-from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile
+from rillet.threshold import (
+    THRESHOLDS,
+    ExponentialQuantile,
+    FixedThreshold,
+    SmoothQuantile,
+    TailHistogram,
+)
 
 #: Besides each kind as it is by default.
 MORE = [
     FixedThreshold(0.5),
     SmoothQuantile(quantile=0.05, multiplier=2.0, calibration="textbook"),
     SmoothQuantile(quantile=0.05, law="gaussian"),
+    ExponentialQuantile(quantile=0.3, multiplier=3.0),
+    TailHistogram(two_sided=True),
 ]
 #: A bigger budget, so that the range learned is not simply the whole of the bounds.
 OPTIONS: dict[str, Any] = {"budget": Fraction(2)}

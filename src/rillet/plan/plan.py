@@ -291,8 +291,9 @@ class Plan:
                 return (), None
             return (Epoch(lag + 1, self.most_observations, main.steps, main.cost),), None
         sensitivity = threshold.tally_sensitivity("laplace")
-        scale = laplace_scale(sensitivity, budget)
-        opening_look = LookNoise(lag, scale, "laplace", Cost.pure(budget))
+        for_look = budget * (1 - threshold.centre_share)
+        scale = laplace_scale(sensitivity, for_look)
+        opening_look = LookNoise(lag, scale, "laplace", Cost.pure(for_look))
         epochs: list[Epoch] = []
         ends = threshold.epoch_ends(lag, self.most_observations, self.every) if main else ()
         for first, last in pairwise((lag, *ends)):

@@ -162,6 +162,7 @@ def _to_json(state: StreamState) -> str:
                 for look in state.looks
             ],
             "ranges": [[kept.lower, kept.upper] for kept in state.ranges],
+            "centre": state.centre,
             "weights": list(state.weights),
             "encoder": [_array(part) for part in state.encoder],
             "decoder": [_array(part) for part in state.decoder],
@@ -210,6 +211,7 @@ def _from_json(text: str, secret: Secret) -> StreamState:
         exact_tally=None if fields["exact_tally"] is None else _read_array(fields["exact_tally"]),
         looks=tuple(Look(_read_array(noisy), *more) for noisy, *more in fields["looks"]),
         ranges=tuple(Range(*kept) for kept in fields["ranges"]),
+        centre=fields["centre"],
         weights=tuple(fields["weights"]),
         encoder=tuple(_read_array(part) for part in fields["encoder"]),
         decoder=tuple(_read_array(part) for part in fields["decoder"]),

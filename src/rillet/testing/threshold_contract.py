@@ -15,6 +15,7 @@ from rillet.noise import FloatArray, Secret
 from rillet.privacy import Guarantee, round_up
 from rillet.testing.violation import ContractViolation
 from rillet.threshold.base import GRID_BITS, SMALLEST_PART, Range, Threshold
+from rillet.threshold.centre import grid_number, grid_point
 
 __all__ = ["check_threshold"]
 
@@ -72,10 +73,13 @@ def check_threshold(
                 learned = _learn(threshold, name, raw_values, bounds, budget, delta, secret)
                 if learned is not _REFUSED:
                     _check_range(threshold, name, learned, bounds)
-    released = _released(threshold, enough, budget, delta, secrets)
-    if threshold.learns and len(released) < 2:
+    # With much data and few ends to choose from, noise may well not show: some size must show it.
+    released = max(
+        len(_released(threshold, size, budget, delta, secrets)) for size in (*sizes, enough)
+    )
+    if threshold.learns and released < 2:
         raise ContractViolation("keyed noise", threshold, "releases the same for every secret")
-    if not threshold.learns and len(released) > 1:
+    if not threshold.learns and released > 1:
         raise ContractViolation("keyed noise", threshold, "is declared, but depends on the secret")
 
 
@@ -170,9 +174,13 @@ def _check_range(threshold: Threshold, name: str, learned: object, bounds: Range
 def on_public_grid(learned: Range, bounds: Range) -> bool:
     """Whether a learned range is a bound, or ``GRID_BITS`` significant bits away from the lower.
 
-    The smallest range that may be learned is public too.
+    The smallest range that may be learned is public too, and so is the even grid of ranges with
+    two sides.
     """
     smallest = bounds.lower + bounds.width * SMALLEST_PART
+    ends = (learned.lower, learned.upper)
+    if all(grid_point(bounds, grid_number(bounds, end)) == end for end in ends):
+        return True
     if learned.upper in (bounds.upper, smallest):
         return learned.lower == bounds.lower
     distance = learned.upper - bounds.lower

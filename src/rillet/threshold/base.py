@@ -108,6 +108,20 @@ class RefreshingThreshold(Threshold):
     #: Whether an estimate of the clipped mass is added back.
     corrects: ClassVar[bool] = False
 
+    @property
+    def centre_share(self) -> Fraction:
+        """Share of the opening's budget that :meth:`find_centre` takes; 0: there is no centre."""
+        return Fraction(0)
+
+    def find_centre(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret
+    ) -> float | None:
+        """Release a point that values lie around, for the tallies; None: the lower bound will do.
+
+        **Privacy.** Pure ``budget`` for each of the values, where there is a centre.
+        """
+        return None
+
     @abstractmethod
     def epoch_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
         """Observation numbers after ``lag`` at which an epoch ends; the last is ``length``."""
@@ -117,7 +131,7 @@ class RefreshingThreshold(Threshold):
         """Share of the budget (of μ² or of ε) that the look at ``end`` takes; 0 for no look."""
 
     @abstractmethod
-    def tally(self, raw_values: FloatArray, bounds: Range) -> IntArray:
+    def tally(self, raw_values: FloatArray, bounds: Range, centre: float | None = None) -> IntArray:
         """Exact counts of these values: additive, total, of one fixed size."""
 
     @abstractmethod
@@ -131,6 +145,7 @@ class RefreshingThreshold(Threshold):
         looks: tuple[Look, ...],
         ranges: tuple[Range, ...],
         outlook: Outlook,
+        centre: float | None = None,
     ) -> Finding:
         """The next range from all looks so far; ``ranges`` were in force in each epoch so far."""
 

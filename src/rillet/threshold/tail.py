@@ -7,7 +7,8 @@ the mass that clipping removed is estimated and added back (:mod:`rillet.thresho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Final
 
@@ -17,6 +18,7 @@ from rillet.errors import ParameterError
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.privacy import Cost, laplace_scale
 from rillet.threshold.base import (
+    SMALLEST_PART,
     Finding,
     Look,
     Outlook,
@@ -25,19 +27,24 @@ from rillet.threshold.base import (
     clip_to_bounds,
     learned_range,
 )
+from rillet.threshold.centre import find_centre, knots_around, range_around, side_widths
 from rillet.threshold.tail_model import (
     CAUTIOUS_ALARM,
     KNOTS,
     Counts,
     choose_end,
     fit_tail,
+    holds_data,
     knots,
+    pool,
     removed_mass,
 )
 
 #: An observation is shared between the two knots around it in so many parts, so that the mean of
 #: the counts is the mean of the values.
 PARTS: Final = 256
+#: Of the opening's budget, for the centre of a range with two sides.
+CENTRE_SHARE: Final = Fraction("0.15")
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,15 @@ class TailHistogram(RefreshingThreshold):
     share
         Share of the budget (of μ², or of ε) that an observation of the last epoch gives to its
         look; earlier epochs, which are shorter, give proportionally more, up to 0.36.
+    two_sided
+        Learn a lower end as well, for values that do not start at the lower bound (1000 ± 10 in
+        [0, 3000]): 15 % of the opening's budget finds a private median, and the histograms are
+        taken on both sides of it.
     """
 
     growth: float | None = 2.0
     share: float = 0.05
+    two_sided: bool = False
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
 
@@ -68,6 +80,8 @@ class TailHistogram(RefreshingThreshold):
             raise ParameterError("growth", "a factor from 1.5 to 1000, or None", self.growth)
         if not 0 < self.share <= 0.36:
             raise ParameterError("share", "a share above 0 and at most 0.36", self.share)
+        if not isinstance(self.two_sided, bool):
+            raise ParameterError("two_sided", "True or False", self.two_sided)
 
     # --- public schedule -------------------------------------------------------------------------
 
@@ -89,18 +103,30 @@ class TailHistogram(RefreshingThreshold):
 
     # --- counting --------------------------------------------------------------------------------
 
-    def tally(self, raw_values: FloatArray, bounds: Range) -> IntArray:
+    @property
+    def centre_share(self) -> Fraction:
+        """A fraction of the opening's budget, where the range has two sides."""
+        return CENTRE_SHARE if self.two_sided else Fraction(0)
+
+    def find_centre(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret
+    ) -> float | None:
+        """A private median, where the range has two sides.  **Privacy.** Pure ``budget``."""
+        return find_centre(raw_values, bounds, budget, secret) if self.two_sided else None
+
+    def tally(self, raw_values: FloatArray, bounds: Range, centre: float | None = None) -> IntArray:
         """Counts on the logarithmic grid, in parts.  **Privacy.** Touches raw data; total."""
         raw_height = clip_to_bounds(raw_values, bounds)
-        raw_height -= bounds.lower
-        places = knots(bounds.width)
+        raw_height -= bounds.lower if centre is None else centre
+        places = knots(bounds.width) if centre is None else knots_around(bounds, centre)
+        size = len(places)
         index = np.searchsorted(places, raw_height, side="right") - 1
-        np.clip(index, 0, KNOTS - 2, out=index)
+        np.clip(index, 0, size - 2, out=index)
         raw_height -= places[index]
         raw_height *= (PARTS / np.diff(places))[index]
         upper_parts = np.clip(np.rint(raw_height), 0, PARTS)
-        counts = np.bincount(index, PARTS - upper_parts, KNOTS)
-        counts += np.bincount(index + 1, upper_parts, KNOTS)
+        counts = np.bincount(index, PARTS - upper_parts, size)
+        counts += np.bincount(index + 1, upper_parts, size)
         return counts.astype(np.int64)
 
     def tally_sensitivity(self, law: str) -> Fraction:
@@ -117,12 +143,15 @@ class TailHistogram(RefreshingThreshold):
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
     ) -> Range:
         """One look and no more.  **Privacy.** Pure ``budget`` for each of the values."""
-        scale = laplace_scale(self.tally_sensitivity("laplace"), budget)
+        for_centre = budget * self.centre_share
+        centre = self.find_centre(raw_values, bounds, for_centre, secret)
+        scale = laplace_scale(self.tally_sensitivity("laplace"), budget - for_centre)
         noise = LatticeNoise(LAWS["laplace"], scale, secret, ("threshold", self.name))
-        noisy = self.tally(raw_values, bounds) + noise.draw(0, KNOTS)
+        exact_tally = self.tally(raw_values, bounds, centre)
+        noisy = exact_tally + noise.draw(0, len(exact_tally))
         count = max(1, len(raw_values))
         alone = Outlook(length=count, after=count, until=count, noise_per_unit=10.0)
-        return self.judge(bounds, (Look(noisy, count, scale, "laplace"),), (), alone).range
+        return self.judge(bounds, (Look(noisy, count, scale, "laplace"),), (), alone, centre).range
 
     def judge(
         self,
@@ -130,31 +159,99 @@ class TailHistogram(RefreshingThreshold):
         looks: tuple[Look, ...],
         ranges: tuple[Range, ...],
         outlook: Outlook,
+        centre: float | None = None,
     ) -> Finding:
         """The next range, and what clipping removes.  **Privacy.** Post-processing."""
-        width = bounds.width
-        counts = [
-            Counts(look.noisy / PARTS, look.observations, look.scale / PARTS, look.law == "laplace")
-            for look in looks
-        ]
+        sides = _sides(bounds, looks, centre)
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:
-            end = choose_end(
-                fit_tail(counts, width),
-                length=outlook.length,
-                epoch=outlook.until - outlook.after,
-                noise_per_unit=outlook.noise_per_unit,
-                past=[kept.width for kept in ranges],
-                final=outlook.until >= outlook.length,
-            )
-            learned = learned_range(bounds, end)
+            past = [kept.width / bounds.width for kept in ranges]
+            ends = _choose_ends(sides, outlook, past)
+            if centre is None:
+                learned = learned_range(bounds, ends[0] * bounds.width)
+            else:
+                learned = range_around(bounds, centre, *ends)
         in_force = [learned] if not ranges else [ranges[0], *ranges]
-        careful = fit_tail(counts, width, CAUTIOUS_ALARM)
-        ends = [kept.width for kept in in_force[: len(looks)]]
+        removed = removed_each = share = 0.0
+        for side in sides:
+            kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
+            last = side.end_of(learned)
+            careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
+            removed += side.sign * removed_mass(side.counts, kept_ends, side.width)
+            removed_each += side.sign * careful.mean_clipped(last)
+            share += careful.clipped_share(last)
         return Finding(
             range=learned,
-            removed=removed_mass(counts, ends, width),
-            removed_each=careful.mean_clipped(learned.width),
-            clipped_share=careful.clipped_share(learned.width),
+            removed=removed * bounds.width,
+            removed_each=removed_each * bounds.width,
+            clipped_share=min(share, 1.0),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """What lies on one side of the centre (or above the lower bound), as parts of the bounds.
+
+    Clipping on the upper side takes mass away, on the lower side it adds some: ``sign``.
+    """
+
+    sign: int
+    bounds: Range
+    origin: float
+    width: float
+    counts: list[Counts]
+
+    def end_of(self, kept: Range) -> float:
+        """How far a range reaches on this side."""
+        end = kept.upper if self.sign > 0 else kept.lower
+        return max(self.sign * (end - self.origin) / self.bounds.width, SMALLEST_PART)
+
+
+def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list[_Side]:
+    counts = [
+        Counts(look.noisy / PARTS, look.observations, look.scale / PARTS, look.law == "laplace")
+        for look in looks
+    ]
+    if centre is None:
+        return [_Side(1, bounds, bounds.lower, 1.0, counts)]
+    upper = [replace(look, values=look.values[KNOTS - 1 :]) for look in counts]
+    lower = [replace(look, values=look.values[KNOTS - 1 :: -1]) for look in counts]
+    # The counts at the centre itself belong to both sides, and are not what is looked for here.
+    filled = [
+        holds_data([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)
+    ]
+    at_centre = pool(upper).rates[0] > pool(upper).exceedance(-math.log(CAUTIOUS_ALARM))
+    if any(filled) or at_centre:
+        upper, lower = (
+            side if full else _emptied(side)
+            for side, full in zip((upper, lower), filled, strict=True)
+        )
+    above, below = side_widths(bounds, centre)
+    return [
+        _Side(1, bounds, centre, above / bounds.width, upper),
+        _Side(-1, bounds, centre, below / bounds.width, lower),
+    ]
+
+
+def _emptied(side: list[Counts]) -> list[Counts]:
+    """A side that holds next to nothing: what it seems to hold is noise."""
+    at_centre = np.eye(1, KNOTS)[0]
+    return [replace(look, values=look.observations * at_centre) for look in side]
+
+
+def _choose_ends(sides: list[_Side], outlook: Outlook, past: list[float]) -> list[float]:
+    """An end for each side, each in view of the other: the noise is scaled to both together."""
+    tails = [fit_tail(side.counts, side.width) for side in sides]
+    ends = [0.0] * len(sides)
+    for number in (0,) if len(sides) == 1 else (0, 1, 0):
+        ends[number] = choose_end(
+            tails[number],
+            length=outlook.length,
+            epoch=outlook.until - outlook.after,
+            noise_per_unit=outlook.noise_per_unit,
+            past=past,
+            final=outlook.until >= outlook.length,
+            beside=sum(ends) - ends[number],
+        )
+    return ends

@@ -47,6 +47,10 @@ _HIGHEST_LEVEL: Final = 30.0
 _SHAPES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SHAPE_PRIOR: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
+#: Values on one side of a centre fill about so many knots.
+_RUN: Final = 8
+#: Chance that an empty side is taken to hold data.
+_EMPTY_ALARM: Final = 1e-5
 #: How much of the clipped mass is counted on to be added back, when a range is chosen.
 _ADDED_BACK: Final = 0.5
 #: An epoch speaks for itself where it differs from all looks together by so many deviations.
@@ -272,6 +276,20 @@ def fit_tail(looks: list[Counts], width: float, alarm: float = FALSE_ALARM) -> T
     )
 
 
+def holds_data(looks: list[Counts]) -> bool:
+    """Whether these knots hold data at all, as those on one side of a centre need not.
+
+    Either some run of them does, or all together.  An error either way is dear: a range that misses
+    half of the values, or one that reaches for noise.
+    """
+    pooled = pool(looks)
+    size = len(pooled.rates)
+    runs = np.convolve(pooled.rates, np.ones(_RUN), mode="valid")
+    level = -math.log(_EMPTY_ALARM / size)
+    in_all = float(pooled.rates.sum()) > 3.5 * math.sqrt(size) * pooled.noise_std
+    return in_all or bool(runs.max() > math.sqrt(_RUN) * pooled.exceedance(level))
+
+
 def _start_knot(rates: FloatArray, top: int, noise_std: float) -> int:
     """Knot of the last local peak below the top: tails are fitted from there."""
     start = top
@@ -299,17 +317,25 @@ def mean_absolute(bias: FloatArray, std: FloatArray) -> FloatArray:
 
 
 def choose_end(
-    tail: Tail, *, length: int, epoch: int, noise_per_unit: float, past: list[float], final: bool
+    tail: Tail,
+    *,
+    length: int,
+    epoch: int,
+    noise_per_unit: float,
+    past: list[float],
+    final: bool,
+    beside: float = 0.0,
 ) -> float:
     """End of the next range: least expected error at the stream's end.
 
     The error of each candidate is taken relative to the best possible for each tail, and averaged
     over the tails.  A range that changes later leaves the difference in the noise (``past``), and
-    half of what light tails lose by clipping is expected to be added back.
+    half of what light tails lose by clipping is expected to be added back.  ``beside`` is what the
+    range has on the other side of its centre, which the noise is scaled to as well.
     """
     if tail.ends.size == 1:
         return float(tail.ends[0])
-    ends, clipped = tail.ends, tail.clipped
+    ends, clipped = tail.ends + beside, tail.clipped
     whole = mean_absolute(length * clipped, noise_per_unit * ends[None, :])
     best = np.argmin(whole, axis=1)
     rows = np.arange(len(best))
@@ -322,7 +348,7 @@ def choose_end(
     bias = length * left_at_best + epoch * (left - left_at_best)
     error = mean_absolute(np.maximum(bias, 0.0), noise_per_unit * np.sqrt(square))
     loss = error / np.maximum(whole[rows, best], 1e-300)[:, None]
-    return float(ends[int(np.argmin(tail.weights @ loss))])
+    return float(tail.ends[int(np.argmin(tail.weights @ loss))])
 
 
 def removed_mass(looks: list[Counts], ends: list[float], width: float) -> float:
