@@ -6,6 +6,7 @@ import decimal
 import fractions
 import warnings
 from datetime import UTC, datetime
+from typing import Any
 
 import hypothesis.strategies as some
 import numpy as np
@@ -25,18 +26,19 @@ from helpers.streams import (
 )
 from rillet import (
     BinaryTree,
-    Independent,
     NotReady,
     ParameterError,
     Plan,
     Secret,
+    SmoothQuantile,
     StreamEnded,
     Sum,
 )
 from rillet.grid import Grid
-from rillet.strategy.elders import SignedDigitTree
+from rillet.strategy import STRATEGIES
 from rillet.strategy.tree import BinaryTree as Tree
 from rillet.stream import as_observations
+from rillet.threshold import ExponentialQuantile, TailHistogram, Threshold
 
 # --- Every way of feeding a stream -------------------------------------------------------------
 
@@ -45,23 +47,27 @@ LENGTHS = {1: 70, 3: 130, 7: 250, 1000: 2600}
 
 def make_plan(kind: str, every: int, lower: float) -> Plan:
     n = LENGTHS[every]
-    common = {"every": every, "lower": lower}
-    if kind == "paper":
-        return paper(n, n // 4, **common)
+    common: dict[str, Any] = {"every": every, "lower": lower}
+    learning = {"epsilon": 1.0, "delta": 2**-20, "upper": 100.0, "length": n, "lag": n // 4}
+    if kind in STRATEGIES:
+        return baseline(n, strategy=STRATEGIES[kind](), delta=2**-20, **common)
+    if kind in LEARNERS:
+        return Plan(**learning, **common, threshold=LEARNERS[kind])
     if kind == "backfill":
         return paper(n, n // 4, backfill=True, statistic=Sum(), **common)
     if kind == "gaussian":
         return baseline(n, strategy=BinaryTree("gaussian"), delta=2**-20, **common)
-    if kind == "independent":
-        return baseline(n, strategy=Independent(), **common)
-    if kind == "elders":
-        return baseline(n, strategy=SignedDigitTree(), **common)
-    if kind == "endless":
-        return Plan.baseline(epsilon=1.0, upper=100.0, length=None, **common)
-    return baseline(n, **common)
+    assert kind == "endless"
+    return Plan.baseline(epsilon=1.0, upper=100.0, length=None, **common)
 
 
-KINDS = ["paper", "backfill", "baseline", "gaussian", "independent", "elders", "endless"]
+LEARNERS: dict[str, Threshold] = {
+    "paper": SmoothQuantile(),
+    "exponential": ExponentialQuantile(),
+    "refreshed": TailHistogram(),
+    "refreshed, two sides": TailHistogram(two_sided=True),
+}
+KINDS = [*LEARNERS, "backfill", *STRATEGIES, "gaussian", "endless"]
 #: What to do next with a stream, and for how many observations.
 ACTS = some.tuples(
     some.sampled_from(["block", "one by one", "restart", "restart with own secret", "ask"]),
@@ -69,7 +75,7 @@ ACTS = some.tuples(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(
     kind=some.sampled_from(KINDS),
     every=some.sampled_from(sorted(LENGTHS)),
