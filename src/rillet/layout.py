@@ -129,15 +129,25 @@ class Layout:
         return look
 
     def outlook(self, t: int) -> Outlook:
-        """What is still to come after the look at ``t``: public numbers for the next range."""
-        noise = 0.0 if self.main is None else self.main.typical_unit_variance
+        """What is still to come after the look at ``t``: public numbers for the next range.
+
+        A range is chosen for the stream's end; where no end is known, for four times the next
+        look, when it will have been chosen again twice.
+        """
+        until = self.length if t >= self.length else self.epoch_at(t + 1).last
+        horizon = self.length if self.length_is_known else min(self.length, 4 * until)
+        variance = 0.0
+        if self.main is not None and self.length_is_known:
+            variance = self.main.typical_unit_variance
+        elif self.main is not None:
+            variance = float(self.main.unit_variance(self.complete_leaves(horizon) - 1)[0])
         last_steps = self.epochs[-1].steps if self.epochs else 1
         whole_steps = last_steps if self.main is None else self.main.steps
         return Outlook(
-            length=self.length,
-            until=self.length if t >= self.length else self.epoch_at(t + 1).last,
+            length=horizon,
+            until=until,
             after=t,
-            noise_per_unit=noise**0.5 * whole_steps / last_steps,
+            noise_per_unit=variance**0.5 * whole_steps / last_steps,
         )
 
     # --- accuracy --------------------------------------------------------------------------------
