@@ -140,7 +140,8 @@ class Layout:
         if self.main is not None and self.length_is_known:
             variance = self.main.typical_unit_variance
         elif self.main is not None:
-            variance = float(self.main.unit_variance(self.complete_leaves(horizon) - 1)[0])
+            leaf = max(1, self.complete_leaves(horizon) - 1)  # not a round number
+            variance = float(self.main.unit_variance(leaf)[0])
         last_steps = self.epochs[-1].steps if self.epochs else 1
         whole_steps = last_steps if self.main is None else self.main.steps
         return Outlook(
