@@ -1,6 +1,5 @@
 """The exponential mechanism on a rank: exact, by enumeration; and the threshold built on it."""
 
-from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate, pairwise, product
@@ -289,8 +288,3 @@ def test_a_plan_runs_with_it_and_is_pure():
     resumed = plan.resume(one_by_one.snapshot(), secret=Secret.for_tests(2))
     assert release == plan.open(secret=Secret.for_tests(2)).update_many(values[:1500])[-1]
     assert resumed.update_many(values[1500:])[-1] == last
-
-
-def test_where_a_draw_lands_is_a_matter_of_the_cumulative_weight():
-    """The search that the draw relies on takes the first end above the uniform."""
-    assert [bisect_right([3, 3, 7], u) for u in (0, 2, 3, 6)] == [0, 0, 2, 2]

@@ -47,7 +47,7 @@ _HIGHEST_LEVEL: Final = 30.0
 _SHAPES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SHAPE_PRIOR: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
-#: Values on one side of a centre fill about so many knots.
+#: The bulk of the values fills about so many knots.
 _RUN: Final = 8
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
@@ -133,9 +133,15 @@ def pool(looks: list[Counts]) -> Pooled:
     )
 
 
+def _bulk_knot(rates: FloatArray) -> int:
+    """Highest count in the run of knots that holds most: a single high count may be noise."""
+    run = int(np.argmax(np.convolve(rates, np.ones(_RUN), mode="valid")))
+    return run + int(np.argmax(rates[run : run + _RUN]))
+
+
 def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
     """Highest knot that surely holds data."""
-    top = max(1, int(np.argmax(pooled.rates)))  # where the bulk is
+    top = max(1, _bulk_knot(pooled.rates))
     base = -math.log(alarm)
     for knot in np.flatnonzero(pooled.rates > pooled.exceedance(base)):
         if knot > top:

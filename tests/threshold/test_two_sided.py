@@ -1,0 +1,244 @@
+"""Ranges with two sides: the centre, the tally around it, the ends, and streams that use them."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from helpers.streams import DELTA, all_releases, small_chunks, state_text
+from rillet import ParameterError, Plan, Secret, Sum, TailHistogram
+from rillet.threshold import Look, Outlook, Range
+from rillet.threshold.centre import (
+    STEPS,
+    find_centre,
+    grid_number,
+    grid_point,
+    knots_around,
+    range_around,
+)
+from rillet.threshold.tail import PARTS
+from rillet.threshold.tail_model import KNOTS
+
+TWO = TailHistogram(two_sided=True)
+BOUNDS = Range(0.0, 3000.0)
+SECRET = Secret.for_tests(7)
+STRANGE = [np.nan, np.inf, -np.inf, -1e300, 5e-324, -0.0]
+
+
+def test_two_sided_is_a_yes_or_a_no():
+    with pytest.raises(ParameterError, match="two_sided"):
+        TailHistogram(two_sided=1)
+
+
+# --- The centre -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bounds", "middle", "spread"),
+    [
+        (BOUNDS, 1000.0, 10.0),
+        (Range(0.0, 100.0), 37.0, 0.5),
+        (Range(0.0, 4e9), 1.7e9, 20.0),
+        (Range(-1e6, 1e6), 0.0, 1.0),
+    ],
+    ids=str,
+)
+def test_the_centre_lies_among_the_values(bounds, middle, spread):
+    values = np.random.default_rng(1).normal(middle, spread, 3000)
+    found = [find_centre(values, bounds, Fraction("0.1"), SECRET, i) for i in range(30)]
+    assert np.all(np.abs(np.array(found) - middle) < 0.3 * spread)
+    assert len(set(found)) > 4
+    assert all(grid_point(bounds, grid_number(bounds, centre)) == centre for centre in found)
+
+
+def test_there_is_room_on_both_sides_of_a_centre():
+    for value in (0.0, 3000.0, np.nan, np.inf):
+        centre = find_centre(np.full(500, value), BOUNDS, Fraction(5), SECRET)
+        assert 0.0 < centre < 3000.0
+
+
+def test_the_ends_of_a_range_lie_on_the_even_grid_inside_the_bounds():
+    random = np.random.default_rng(2)
+    for bounds in (BOUNDS, Range(-7.3, 1e-3), Range(1e9, 1e9 + 1e-3), Range(0.0, 1e300)):
+        for _ in range(200):
+            centre = grid_point(bounds, int(random.integers(1, STEPS)))
+            above, below = 2.0 ** random.uniform(-45, 0.5, 2)
+            found = range_around(bounds, centre, above, below)
+            assert bounds.lower <= found.lower < found.upper <= bounds.upper
+            for end in (found.lower, found.upper):
+                assert grid_point(bounds, grid_number(bounds, end)) == end
+            if bounds is BOUNDS:
+                assert found.lower <= max(0.0, centre - below * 3000)
+                assert found.upper >= min(3000.0, centre + above * 3000)
+                assert found.width <= (above + below) * 3000 + 4 * 3000 / STEPS
+
+
+# --- The tally --------------------------------------------------------------------------------
+
+
+def awkward(centre, count, seed):
+    random = np.random.default_rng(seed)
+    near = centre + random.choice([-1, 1], count) * 2.0 ** random.uniform(-40, 11, count)
+    return np.concatenate((near, STRANGE, [centre, 0.0, 3000.0, np.nextafter(centre, 0)]))
+
+
+@pytest.mark.parametrize("centre", [1000.0, 3000.0 / STEPS, 2999.999], ids=str)
+def test_one_replaced_observation_moves_the_tally_by_the_stated_sensitivity_at_most(centre):
+    values = awkward(centre, 150, 3)
+    tallies = np.array([TWO.tally(np.array([value]), BOUNDS, centre) for value in values])
+    assert tallies.shape[1] == 2 * KNOTS - 1
+    assert np.all(tallies >= 0)
+    assert np.all(tallies.sum(axis=1) == PARTS)
+    assert np.all((tallies > 0).sum(axis=1) <= 2)
+    difference = tallies[:, None, :] - tallies[None, :, :]
+    assert np.abs(difference).sum(axis=2).max() == TWO.tally_sensitivity("laplace")
+    assert (difference**2).sum(axis=2).max() == TWO.tally_sensitivity("gaussian")
+
+
+def test_tallies_add_up_and_keep_the_mean():
+    centre, values = 1000.0, np.random.default_rng(4).normal(1000, 30, 4000)
+    whole = TWO.tally(values, BOUNDS, centre)
+    parts = [TWO.tally(part, BOUNDS, centre) for part in np.split(values, [7, 7, 3000])]
+    assert np.array_equal(whole, np.sum(parts, axis=0))
+    assert np.array_equal(TWO.tally(np.empty(0), BOUNDS, centre), np.zeros(2 * KNOTS - 1))
+    mean = centre + whole @ knots_around(BOUNDS, centre) / PARTS / len(values)
+    assert mean == pytest.approx(values.mean(), abs=0.05)
+
+
+def test_without_a_centre_nothing_has_changed():
+    values = np.random.default_rng(5).exponential(20, 1000)
+    assert np.array_equal(TWO.tally(values, BOUNDS), TailHistogram().tally(values, BOUNDS))
+    assert TailHistogram().centre_share == 0
+    assert TailHistogram().find_centre(values, BOUNDS, Fraction(0), SECRET) is None
+
+
+# --- The choice -------------------------------------------------------------------------------
+
+
+def judged(values, centre, scale=1.0, seed=0):
+    """What counts with noise of this scale, in observations, lead to."""
+    count, exact = len(values), TWO.tally(values, BOUNDS, centre)
+    noise = np.random.default_rng(seed).laplace(0, scale * PARTS, len(exact))
+    look = Look(exact + np.rint(noise).astype(np.int64), count, scale * PARTS, "laplace")
+    outlook = Outlook(length=count, after=count // 2, until=count, noise_per_unit=20.0)
+    return TWO.judge(BOUNDS, (look,), (), outlook, centre)
+
+
+def test_clipped_mass_is_counted_with_its_sign():
+    """Values with a long tail on one side lose on that side: upwards removed, downwards added."""
+    tail = np.random.default_rng(6).exponential(20, 100_000)
+    up, down = judged(1000 + tail, 1014.0), judged(2000 - tail, 1986.0)
+    for found, values in ((up, 1000 + tail), (down, 2000 - tail)):
+        exact = np.sum(values - np.clip(values, found.range.lower, found.range.upper))
+        assert 1 / 3 < found.removed / exact < 3
+        assert 1 / 3 < found.removed_each * len(values) / exact < 3
+    assert up.removed > 0 > down.removed
+
+
+def test_an_empty_side_gets_no_room():
+    """However the noise falls: what an empty side seems to hold is not reached for."""
+    tail = np.random.default_rng(8).exponential(20, 10_000)
+    for seed in range(20):
+        found = judged(np.full(10_000, 700.0), 700.0, 5.0, seed)
+        assert found.range.width < 1e-5
+        assert abs(found.removed) < 1
+        found = judged(1000 + tail, 999.0, 5.0, seed)
+        assert found.range.lower > 998.9
+        assert 1050 < found.range.upper < 1400
+
+
+def test_a_side_with_data_is_not_taken_to_be_empty():
+    for seed in range(20):
+        values = np.random.default_rng(seed).normal(1000, 10, 1000)
+        found = judged(values, 1000.0, 5.0, seed)
+        assert 900 < found.range.lower < 995
+        assert 1005 < found.range.upper < 1100
+
+
+# --- Streams ----------------------------------------------------------------------------------
+
+
+def plan_for(length, lag, **more):
+    fields = {
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "upper": 3000.0,
+        "statistic": Sum(),
+        "threshold": TWO,
+        **more,
+    }
+    return Plan(length=length, lag=lag, **fields)
+
+
+def test_the_centre_is_charged_and_the_whole_keeps_the_promise():
+    plan = plan_for(5000, 500)
+    first = {e.label: e.cost.epsilon for e in plan.layout.events() if e.first == 1}
+    learning = first["centre of the range"] + first["threshold (tail-histogram)"]
+    assert learning == plan.layout.threshold_budget
+    assert first["centre of the range"] == plan.layout.threshold_budget * Fraction("0.15")
+    assert sum(first.values()) <= 1
+    assert plan.layout.look_at(500).scale >= 2 * PARTS / (learning * Fraction("0.85"))
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.digest != plan_for(5000, 500, threshold=TailHistogram()).digest
+
+
+@pytest.mark.parametrize("more", [{}, {"delta": 0.0}, {"every": 3}, {"backfill": True}], ids=str)
+def test_block_scalar_and_snapshot_give_the_same(more):
+    values = np.random.default_rng(9).normal(1000, 10, 420)
+    values[::29] = np.resize(STRANGE, len(values[::29]))
+    plan = plan_for(420, 60, **more)
+    with small_chunks():
+        whole = plan.open(secret=SECRET)
+        expected = all_releases([whole.update_many(values)])
+        single = plan.open(secret=SECRET)
+        assert all_releases(single.update(value) for value in values) == expected
+        assert state_text(single) == state_text(whole)
+        resumed, found = plan.open(secret=SECRET), []
+        for part in np.split(values, [30, 60, 61, 150, 290]):
+            found.append(resumed.update_many(part))
+            resumed = plan.resume(resumed.snapshot(), secret=SECRET)
+        assert all_releases(found) == expected
+        assert state_text(resumed) == state_text(whole)
+    assert whole._settled().centre is not None
+    assert len(whole._settled().looks) > 1
+
+
+def test_the_noise_comes_to_what_the_release_says():
+    """With a range whose lower end is learned, errors have the std that is released."""
+    values, ratio = np.random.default_rng(10).normal(1000, 10, 6000), []
+    plan = plan_for(6000, 2000, every=200)
+    for number in range(40):
+        release = plan.open(secret=Secret.for_tests(number)).update_many(values)[-1]
+        ratio.append((release.sum - values.sum()) / release.sum_noise_std)
+    assert 0.6 < np.std(ratio) < 1.6
+    assert abs(np.mean(ratio)) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("upper", "middle", "spread", "gain"), [(3000.0, 1000.0, 10.0, 7), (100.0, 37.0, 0.6, 4)]
+)
+def test_values_far_from_the_lower_bound_gain_much(upper, middle, spread, gain):
+    random = np.random.default_rng(11)
+    error = {}
+    for threshold in (TailHistogram(), TWO):
+        plan = plan_for(40_000, 1500, every=500, upper=upper, threshold=threshold)
+        errors = []
+        for number in range(8):
+            values = random.normal(middle, spread, 40_000)
+            release = plan.open(secret=Secret.for_tests(number)).update_many(values)[-1]
+            errors.append(abs(release.sum - values.sum()))
+        error[threshold.two_sided] = np.mean(errors)
+    assert error[False] > gain * error[True]
+
+
+def test_values_that_do_start_at_the_lower_bound_lose_little():
+    random, error = np.random.default_rng(12), {}
+    for threshold in (TailHistogram(), TWO):
+        plan = plan_for(40_000, 1500, every=500, threshold=threshold)
+        errors = []
+        for number in range(12):
+            values = random.exponential(20, 40_000)
+            release = plan.open(secret=Secret.for_tests(number)).update_many(values)[-1]
+            errors.append(abs(release.sum - values.sum()))
+        error[threshold.two_sided] = np.mean(errors)
+    assert error[True] < 2 * error[False]
