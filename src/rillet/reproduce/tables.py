@@ -149,11 +149,12 @@ def _table(context: Context, stream: StandIn, name: str, number: str) -> Result:
             entry["g_over_beta_at_printed_parameters"] = printed[1]
         lags[str(row.lag)] = entry
     tables = [
+        _side_by_side(stream, lags),
         Table(
             f"Table {number} as printed",
             _HEAD,
             tuple(_row(f"{row.lag:,}", row.improvement_factor, row, False) for row in stream.table),
-        )
+        ),
     ]
     for variant, (meaning, changes) in VARIANTS.items():
         first = changes["form"] == "corrected"
@@ -163,7 +164,6 @@ def _table(context: Context, stream: StandIn, name: str, number: str) -> Result:
         )
         head = (*_HEAD, "β_first/β") if first else _HEAD
         tables.append(Table(f"On {stream.name}: {meaning} ({variant})", head, rows))
-    tables.append(_side_by_side(stream, lags))
     return Result(
         name=name,
         title=f"Table {number}: optimised parameters, {stream.name}",

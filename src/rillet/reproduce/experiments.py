@@ -1,0 +1,73 @@
+"""The experiments by name, in the order of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from rillet.errors import ParameterError
+from rillet.reproduce.accuracy import accuracy
+from rillet.reproduce.context import Context
+from rillet.reproduce.distributions import fig_cdf, fig_days, fig_hours, fig_pmax, fig_tail
+from rillet.reproduce.errata import errata
+from rillet.reproduce.errors import fig_error, fig_outlier
+from rillet.reproduce.parameters import fig_eps, fig_lag
+from rillet.reproduce.result import Result
+from rillet.reproduce.tables import table1, table2
+
+__all__ = ["EXPERIMENTS", "numbers_of", "reproduce"]
+
+EXPERIMENTS: Final[dict[str, Callable[[Context], Result]]] = {
+    "fig-error": fig_error,
+    "table1": table1,
+    "table2": table2,
+    "fig-cdf": fig_cdf,
+    "fig-tail": fig_tail,
+    "fig-pmax": fig_pmax,
+    "fig-eps": fig_eps,
+    "fig-lag": fig_lag,
+    "fig-outlier": fig_outlier,
+    "fig-hours": fig_hours,
+    "fig-days": fig_days,
+    "accuracy": accuracy,
+    "errata": errata,
+}
+
+
+def reproduce(
+    names: Sequence[str] = ("all",),
+    *,
+    quick: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Result]:
+    """Run experiments one after the other, the headline first.
+
+    **Privacy.** Public data and published secrets only; nothing here may see private data.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of `EXPERIMENTS`, or ``"all"``.
+    quick : bool
+        Fewer runs and coarser curves.
+    tell : callable
+        Called with a few words before each longer step.
+
+    Examples
+    --------
+    >>> [result.name for result in reproduce([])]
+    []
+    """
+    for name in names:
+        if name != "all" and name not in EXPERIMENTS:
+            expected = f"all or some of {', '.join(EXPERIMENTS)}"
+            raise ParameterError("names", expected, name)
+    context = Context(quick=quick, tell=tell)
+    for name, experiment in EXPERIMENTS.items():
+        if "all" in names or name in names:
+            yield experiment(context)
+
+
+def numbers_of(results: Sequence[Result], quick: bool) -> dict[str, Any]:
+    """All numbers, as ``rillet reproduce --json`` prints them."""
+    return {"quick": quick, "results": {result.name: result.numbers for result in results}}
