@@ -53,7 +53,7 @@ class StreamState:
     ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_tally`` the counts
     from which the range will be learned again; the encoder holds exact sums of open nodes only,
     the decoder noisy values only.  ``looks`` are the released tallies, ``centre`` the released
-    point that they are taken around, ``weights`` what a lattice unit was worth in each epoch so far.
+    point that they are taken around, ``weights`` what a lattice unit was worth in each epoch.
     """
 
     t: int
