@@ -34,8 +34,8 @@ from rillet.strategy import Mechanism
 from rillet.strategy.elders import SignedDigitNoise, SignedDigitTree
 from rillet.threshold import FixedThreshold, Look, Range
 from rillet.threshold.base import learned_range
-from rillet.threshold.tail import PARTS, TailHistogram
-from rillet.threshold.tail_model import Counts, choose_end, fit_tail, mean_absolute
+from rillet.threshold.tail import TailHistogram, _choose_ends, _sides
+from rillet.threshold.tail_model import mean_absolute
 
 __all__ = ["BestFixed", "Pipeline", "PipelineRuns", "best_fixed_threshold", "tree_error"]
 
@@ -99,14 +99,16 @@ class Pipeline:
 
     def __init__(self, plan: Plan, values: ArrayLike) -> None:
         layout = plan.layout
-        if not isinstance(layout.threshold, TailHistogram) or layout.main is None:
-            raise ParameterError("threshold", "a TailHistogram", layout.threshold.name)
+        one_sided = isinstance(layout.threshold, TailHistogram) and not layout.threshold.two_sided
+        if not one_sided or layout.main is None:
+            raise ParameterError("threshold", "a one-sided TailHistogram", layout.threshold.name)
         observed = np.asarray(values, np.float64)
         if len(observed) != plan.length or not np.isfinite(observed).all():
             found = f"{len(observed):,}, or some that are not finite"
             raise ParameterError("values", f"{plan.length:,} finite observations", found)
         self.plan, self.layout, self.main = plan, layout, layout.main
-        self.threshold: TailHistogram = layout.threshold
+        assert isinstance(layout.threshold, TailHistogram)
+        self.threshold = layout.threshold
         self.exact_sum = math.fsum(observed)
         #: Ends of the opening and of the epochs.
         self.ends = (layout.lag, *(epoch.last for epoch in layout.epochs))
@@ -177,20 +179,11 @@ class Pipeline:
 
     def _next_range(self, looks: list[Look], ranges: list[Range], end: int) -> Range:
         """What ``judge`` chooses, without the estimate of the mass, which only the end needs."""
-        bounds, outlook = self.layout.bounds, self.layout.outlook(end)
-        counts = [
-            Counts(look.noisy / PARTS, look.observations, look.scale / PARTS, look.law == "laplace")
-            for look in looks
-        ]
-        distance = choose_end(
-            fit_tail(counts, bounds.width),
-            length=outlook.length,
-            epoch=outlook.until - outlook.after,
-            noise_per_unit=outlook.noise_per_unit,
-            past=[kept.width for kept in ranges],
-            final=outlook.until >= outlook.length,
-        )
-        return learned_range(bounds, distance)
+        bounds = self.layout.bounds
+        past = [kept.width / bounds.width for kept in ranges]
+        sides = _sides(bounds, tuple(looks), None)
+        (part,) = _choose_ends(sides, self.layout.outlook(end), past)
+        return learned_range(bounds, part * bounds.width)
 
     def _opening_draw(self, own: Secret) -> float:
         """Noise of the opening's sum per unit of its range: the stream's own draw."""
