@@ -189,10 +189,10 @@ def test_nodes_of_the_signed_digit_tree_are_those_of_its_covariance():
 def test_noise_has_the_deviation_it_states(delta):
     values = np.random.default_rng(1).exponential(10.0, 6000)
     plan = default_plan(6000, 1000.0, delta=delta)
-    runs = Pipeline(plan, values).run(1500, seed=2)
+    runs = Pipeline(plan, values).run(250, seed=2)
     units = (runs.noise - runs.opening_noise) / runs.noise_std
-    assert np.std(units) == pytest.approx(1.0, abs=5 * (0.9 if delta else 1.4) / 1500**0.5)
-    assert runs.mean_absolute_error == pytest.approx(np.mean(runs.expected_errors), rel=0.1)
+    assert np.std(units) == pytest.approx(1.0, abs=5 * (0.9 if delta else 1.4) / 250**0.5)
+    assert runs.mean_absolute_error == pytest.approx(np.mean(runs.expected_errors), rel=0.25)
     again = Pipeline(plan, values).run(3, seed=2)
     assert again.errors.tolist() != Pipeline(plan, values).run(3, seed=3).errors.tolist()
     assert np.array_equal(again.widths, runs.widths[:3])
