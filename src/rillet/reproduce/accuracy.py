@@ -34,6 +34,7 @@ from rillet.reproduce.paths import Clipping, Path, Piece, draw_paths, noise_std
 from rillet.reproduce.result import Result, Table, measured, plain, standard_error
 from rillet.reproduce.style import DOUBLE, draw
 from rillet.strategy import BinaryTree, HonakerTree, Mechanism, Strategy
+from rillet.threshold import ExponentialQuantile
 
 __all__ = ["Errors", "accuracy", "best_fixed", "evaluate"]
 
@@ -43,6 +44,8 @@ IntArray = NDArray[np.int64]
 _SEED: Final = 7
 #: Fixed thresholds tried, on a logarithmic scale from the median to the bound.
 _CANDIDATES: Final = 200
+#: A range of width 1, for noise per unit of range; where it holds does not matter.
+_UNIT: Final = Path((Piece(1, 1, 1.0),))
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,16 @@ def evaluate(
     clipping = Clipping(stream.values, steps, lowest)
     changing = len(layout.epochs) > 1
     unit = np.empty(0) if changing else unit_noise(layout, draws, _SEED)
+    unit_std = np.empty(0) if changing else noise_std(layout, _UNIT, at)
     squares, ends = np.empty(len(paths)), np.empty(len(paths))
     for place, path in enumerate(paths):
-        bias, std = clipping(path)[released], noise_std(layout, path, at)
+        bias = clipping(path)[released]
+        width = path.pieces[-1].upper - layout.bounds.lower
+        std = noise_std(layout, path, at) if changing else width * unit_std
         squares[place] = float(np.mean(bias**2 + std**2))
         if changing:
             ends[place] = float(_mean_absolute_normal(bias[-1:], std[-1:])[0])
         else:
-            width = path.pieces[-1].upper - layout.bounds.lower
             ends[place] = float(np.mean(np.abs(bias[-1] + width * unit)))
     over_all = math.sqrt(float(squares.mean()))
     at_end = float(ends.mean())
@@ -177,8 +182,7 @@ def best_fixed(
 ) -> Best:
     """The least error that the strategy can have with a threshold that never changes."""
     layout = strategy_plan(stream, strategy).layout
-    path = Path((Piece(1, stream.length, 1.0),))
-    variance = float(np.mean(noise_std(layout, path, steps) ** 2))
+    variance = float(np.mean(noise_std(layout, _UNIT, steps) ** 2))
     over_all = np.sqrt(np.mean(taken**2, axis=0) + variance * uppers**2)
     unit = unit_noise(layout, 4000, _SEED)
     at_end = [
@@ -244,14 +248,13 @@ def accuracy(context: Context) -> Result:
 def _on_stream(context: Context, stream: StandIn) -> dict[str, Any]:
     count = context.pick(4096, 1024)
     steps = np.unique(np.linspace(0, stream.length, count + 1)[1:].astype(np.int64))
-    path = Path((Piece(1, stream.length, stream.upper),))
     named = list(mechanisms(stream))
     context.tell(f"{stream.name}: {_CANDIDATES} fixed thresholds")
     median = float(np.median(stream.values[:100_000]))
     uppers = np.geomspace(median, stream.upper, _CANDIDATES)
     taken = clipped_at(stream.values, steps, uppers)
     tree_layout = strategy_plan(stream, BinaryTree()).layout
-    tree = noise_std(tree_layout, path, steps) ** 2
+    tree = (stream.upper * noise_std(tree_layout, _UNIT, steps)) ** 2
     found: dict[str, Errors] = {}
     best: dict[Strategy, Best] = {}
     for item in named:
@@ -272,10 +275,12 @@ def _on_stream(context: Context, stream: StandIn) -> dict[str, Any]:
 
 
 def _runs(context: Context, item: Named) -> int:
-    """Ranges that are learned again take longer to draw."""
+    """As many as the time allows: some ranges take longer to draw than others."""
     if len(item.plan.layout.epochs) > 1:
-        return context.pick(200, 24)
-    return context.pick(2000, 400)
+        return context.pick(200, 20)
+    if isinstance(item.plan.threshold, ExponentialQuantile):
+        return context.pick(1000, 50)
+    return context.pick(2000, 250)
 
 
 def _strategy_of(item: Named) -> Strategy:

@@ -19,7 +19,6 @@ import numpy as np
 from rillet.plan import Plan
 from rillet.plan.bounds import alpha_first_block, underestimate_probability
 from rillet.plan.lag import criterion_quantile, criterion_sensitivity
-from rillet.plan.optimise import optimise
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.errors import baseline, estimated_outlier_error, paper_plan
 from rillet.reproduce.paper_values import (
@@ -34,7 +33,7 @@ from rillet.reproduce.paper_values import (
 )
 from rillet.reproduce.result import Result, Table, plain, ratio
 from rillet.reproduce.simulate import ClippedSums, simulate_plans
-from rillet.reproduce.tables import setting_for
+from rillet.reproduce.tables import optimum
 from rillet.statistic import Sum
 from rillet.strategy import BinaryTree
 from rillet.threshold import SmoothQuantile
@@ -203,12 +202,12 @@ def density() -> Erratum:
 
 def first_term(context: Context | None = None) -> Erratum:
     """The bound has no term for the noise of the first block, so ε₂ is driven to nothing."""
-    stream = (context or Context()).baskets
+    context = context or Context()
+    stream = context.baskets
     numbers: dict[str, Any] = {}
     lines = []
     for variant, name in (("paper-mixed", "as printed"), ("paper-mixed, corrected", "with it")):
-        setting = setting_for(stream, HEADLINE_LAG, variant)
-        found = optimise(setting, public_sample=stream.values[:HEADLINE_LAG])
+        found = optimum(context, stream, HEADLINE_LAG, variant)
         share = found.parameters.threshold_share
         plan = Plan.paper(
             epsilon=EPSILON,

@@ -21,7 +21,7 @@ from rillet.layout import Layout
 from rillet.noise import LAWS, LatticeNoise, Secret
 from rillet.plan import Plan
 from rillet.step import epoch_after
-from rillet.threshold import Look, Range, RefreshingThreshold, SmoothQuantile
+from rillet.threshold import ExponentialQuantile, Look, Range, RefreshingThreshold, SmoothQuantile
 
 __all__ = ["Clipping", "Path", "Piece", "draw_paths", "noise_std"]
 
@@ -87,6 +87,9 @@ def _learned_once(layout: Layout, values: FloatArray, runs: int, secret: Secret)
     if isinstance(threshold, SmoothQuantile):  # sort once, draw often
         unreleased = threshold.prepare(values, bounds, budget, delta)
         return [threshold.draw(unreleased, secret, run) for run in range(runs)]
+    if isinstance(threshold, ExponentialQuantile):
+        cells = threshold.prepare(values.copy(), bounds)
+        return [threshold.draw(cells, bounds, budget, secret, run) for run in range(runs)]
     return [
         threshold.learn(values, bounds, budget, delta, secret.derive("run", run))
         for run in range(runs)

@@ -22,7 +22,7 @@ from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.paper_values import BETA, DELTA, EPSILON, LARGEST_QUANTILE, PaperRow
 from rillet.reproduce.result import Result, Table, plain
 
-__all__ = ["VARIANTS", "setting_for", "table1", "table2"]
+__all__ = ["VARIANTS", "improvement_factor", "optimum", "setting_for", "table1", "table2"]
 
 #: Name, what it is, and what it changes in the setting.
 VARIANTS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -55,6 +55,24 @@ def setting_for(stream: StandIn, lag: int, variant: str, epsilon: float = EPSILO
     )
 
 
+def optimum(
+    context: Context, stream: StandIn, lag: int, variant: str, epsilon: float = EPSILON
+) -> Prediction:
+    """The optimised parameters for one lag and ε, worked out once."""
+
+    def make() -> Prediction:
+        setting = setting_for(stream, lag, variant, epsilon)
+        return optimise(setting, public_sample=stream.values[:lag])
+
+    found: Prediction = context.once(f"optimum {stream.name} {lag} {variant} {epsilon!r}", make)
+    return found
+
+
+def improvement_factor(found: Prediction) -> float:
+    """The improvement factor; 1 where the mechanism falls back to plain BT (PAK, section VI-A)."""
+    return max(1.0, found.improvement_factor) if found.gain else 1.0
+
+
 def at_printed_parameters(stream: StandIn, row: PaperRow) -> tuple[Prediction, float] | None:
     """The paper's bound at the parameters of one of its rows, and g over β there.
 
@@ -78,15 +96,10 @@ def at_printed_parameters(stream: StandIn, row: PaperRow) -> tuple[Prediction, f
     return predict(setting, parameters, tail), g / BETA
 
 
-def _factor(found: Prediction) -> float:
-    """The improvement factor; 1 where the mechanism falls back to plain BT (PAK, section VI-A)."""
-    return max(1.0, found.improvement_factor) if found.gain else 1.0
-
-
 def _numbers(found: Prediction) -> dict[str, Any]:
     parameters, shares = found.parameters, found.parameters.shares
     return {
-        "improvement_factor": _factor(found),
+        "improvement_factor": improvement_factor(found),
         "gain": found.gain,
         "parameters": {
             "multiplier": parameters.multiplier,
@@ -140,9 +153,7 @@ def _table(context: Context, stream: StandIn, name: str, number: str) -> Result:
         context.tell(f"{stream.name}, m = {row.lag:,}")
         entry: dict[str, Any] = {"paper": row.improvement_factor}
         for variant in VARIANTS:
-            setting = setting_for(stream, row.lag, variant)
-            found = optimise(setting, public_sample=stream.values[: row.lag])
-            entry[variant] = _numbers(found)
+            entry[variant] = _numbers(optimum(context, stream, row.lag, variant))
         printed = at_printed_parameters(stream, row)
         if printed is not None:
             entry["at_printed_parameters"] = printed[0].improvement_factor
