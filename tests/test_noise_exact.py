@@ -142,6 +142,31 @@ def test_floats_decide_nearly_always(law, scale, most):
     assert len(noise._round_words(words, np.empty(len(words), np.int64))) <= 200_000 * most
 
 
+@LAWS
+@pytest.mark.parametrize("scale", [2.0**20, 2.0**33, 2.0**38])
+@pytest.mark.parametrize("slack", [1.0, 30.0])
+def test_the_bound_tried_first_accepts_nothing_that_the_proved_one_refuses(law, scale, slack):
+    """What is refined is what docs/proofs/noise.md says, word by word in plain floats."""
+    noise = LatticeNoise(law, scale, Secret.for_tests(3), ("bounds",), slack)
+    words = noise._words.words(0, 20_000).copy()
+    words[::7] >>= np.uint64(15)  # small uniforms, where one bound for all would not do
+    words[::11] >>= np.uint64(35)
+    refined = noise._round_words(words, np.empty(len(words), np.int64))
+    limit = 0.5 - slack * scale * (law.log_slope * 2.0**-51)
+    expected = []
+    for place, word in enumerate(words.tolist()):
+        uniform = (word >> 1) * 2.0**-63
+        magnitude = float(law.float_quantile(np.array([uniform]))[0]) * scale
+        reach = slack * scale * law.log_slope * 2.0**-62 / uniform
+        reach += magnitude * (slack * (2 * law.float_error + 2.0**-51))
+        reach += abs(magnitude - round(magnitude))
+        if not reach < limit or word >> 1 < SMALLEST_FAST_UNIFORM:
+            expected.append(place)
+    # One float may differ in its last digit between one value and many.
+    assert len(set(expected) ^ set(refined.tolist())) <= 2
+    assert scale < 2.0**33 or len(expected) > 20
+
+
 @pytest.mark.parametrize("slack", [0.0, 0.999, -1.0, float("nan"), float("inf")])
 def test_a_tolerance_below_the_proved_one_is_refused(slack):
     with pytest.raises(ParameterError, match="slack"):

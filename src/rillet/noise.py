@@ -19,6 +19,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -58,6 +59,8 @@ KeyPart: TypeAlias = str | int | bytes
 LARGEST_SCALE: Final = 2.0**38
 #: Uniforms below this many units of 2^-63 are always decided in multiple precision.
 SMALLEST_FAST_UNIFORM: Final = 2**20
+#: Uniforms from here on, all but a millionth, share one bound that is tried first.
+_SMALLEST_COMMON_UNIFORM: Final = 2**43
 #: Draws are made in blocks of this many: the working arrays then stay in the second-level cache.
 CHUNK: Final = 2**14
 #: Room for extra words in the refinement keystream: index · 2^20 + word number.
@@ -390,30 +393,55 @@ class LatticeNoise:
         """
         if not np.isfinite(self.law.log_slope):
             return np.arange(len(words))
-        law, scale, slack = self.law, self.scale, self.slack
         leading = words >> np.uint64(1)
-        uniform = leading.astype(np.int64).astype(np.float64)
+        uniform = leading.view(np.int64).astype(np.float64)
+        uniform *= 2.0**-63
+        with np.errstate(divide="ignore", invalid="ignore"):
+            magnitude = self.law.float_quantile(uniform)
+            magnitude *= self.scale
+            rounded = np.rint(magnitude)
+            gap = magnitude - rounded
+            np.abs(gap, out=gap)
+            # Most draws are certain by a bound that holds for all common words; for the others
+            # that of their own word decides.  `not (… < …)`, because an infinity gives NaN.
+            likely = gap < self._common_limit
+            likely &= leading >= np.uint64(_SMALLEST_COMMON_UNIFORM)
+            places = np.flatnonzero(~likely)
+            unsure = ~self._certain(leading[places], magnitude[places], gap[places])
+            signed = rounded.view(np.uint64)
+            signed |= words << np.uint64(63)
+            np.copyto(out, rounded, casting="unsafe")
+        return places[unsure]
+
+    def _certain(
+        self, leading: NDArray[np.uint64], magnitude: FloatArray, gap: FloatArray
+    ) -> NDArray[np.bool_]:
+        """Whether every value that a draw can still take rounds to the same integer."""
+        law, scale, slack = self.law, self.scale, self.slack
+        uniform = leading.view(np.int64).astype(np.float64)
         uniform *= 2.0**-63
         # How far the unknown bits can move the result: 2·log_slope·scale/j, j = uniform·2^63.
-        # Where j is 0 this is infinite or NaN, and `not (… < 0.5)` below then refines.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            reach = np.divide(slack * scale * law.log_slope * 2.0**-62, uniform)
-            magnitude = law.float_quantile(uniform)
-            magnitude *= scale
-            rounded = np.rint(magnitude)
-            reach += magnitude * (slack * (2 * law.float_error + 2.0**-51))
-            magnitude -= rounded
-            reach += np.abs(magnitude, out=magnitude)
-        limit = 0.5 - slack * scale * (law.log_slope * 2.0**-51)
-        unsure = ~(reach < limit)
-        unsure |= leading < np.uint64(SMALLEST_FAST_UNIFORM)
-        with np.errstate(invalid="ignore"):
-            np.copyto(out, rounded, casting="unsafe")
-        sign = (words & np.uint64(1)).view(np.int64)
-        np.negative(sign, out=sign)
-        out ^= sign
-        out -= sign
-        return np.flatnonzero(unsure)
+        # Where j is 0 this is infinite or NaN, and neither is below the limit.
+        reach = np.divide(slack * scale * law.log_slope * 2.0**-62, uniform)
+        reach += magnitude * (slack * (2 * law.float_error + 2.0**-51))
+        reach += gap
+        certain: NDArray[np.bool_] = reach < self._limit
+        certain &= leading >= np.uint64(SMALLEST_FAST_UNIFORM)
+        return certain
+
+    @cached_property
+    def _limit(self) -> float:
+        return 0.5 - self.slack * self.scale * (self.law.log_slope * 2.0**-51)
+
+    @cached_property
+    def _common_limit(self) -> float:
+        """A gap below this is below ``_limit`` with the reach of any common word added, twice."""
+        law, scale, slack = self.law, self.scale, self.slack
+        rarest = _SMALLEST_COMMON_UNIFORM * 2.0**-63
+        reach = slack * scale * law.log_slope * 2.0**-62 / rarest
+        largest = scale * float(law.float_quantile(np.array([rarest]))[0])
+        reach += largest * (slack * (2 * law.float_error + 2.0**-51))
+        return self._limit - 2 * reach - 2.0**-50
 
     def _extra_words(self, index: int) -> Iterator[int]:
         first = index << _REFINE_SHIFT

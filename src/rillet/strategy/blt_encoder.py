@@ -81,6 +81,31 @@ class BltEncoder(Encoder):
                 "the noise of a fixed-length strategy does not cover more"
             )
         nodes = np.empty(count, np.int64)
+        fast = kernels(count)
+        if fast is not None:
+            state = exact_open, exact_added, exact_buffers = tuple(part.copy() for part in state)
+            tables = self.tables
+            fast.encode(
+                exact_open,
+                exact_added,
+                exact_buffers,
+                first - 1,
+                exact_leaves,
+                LARGEST_TOTAL // self.leaves,
+                self._limb_count,
+                tables.leaf_mix,
+                tables.mix[CHUNK:-1],
+                int(tables.mix[-1, 0]),
+                COEFFICIENT_BITS,
+                tables.growth_shift,
+                tables.fraction_bits,
+                tables.ladder,
+                tables.ladder_shift,
+                tables.decay,
+                tables.decay_shift,
+                nodes,
+            )
+            return state, nodes
         done = 0
         while done < count:
             before = first + done - 1
@@ -130,16 +155,19 @@ class BltEncoder(Encoder):
         ]
         return exact_left, exact_kept, following
 
-    def _limbs(self, exact_chunks: IntArray) -> list[FloatArray]:
-        """Limbs of the leaves, with room for those of the buffers and a 1 that rounds beside them.
+    @property
+    def _limb_count(self) -> int:
+        """Long streams have smaller leaves: two limbs hold them."""
+        return 2 if LARGEST_TOTAL // self.leaves < 1 << 2 * LIMB else 3
 
-        Long streams have smaller leaves: two limbs hold them.
-        """
-        count = 2 if LARGEST_TOTAL // self.leaves < 1 << 2 * LIMB else 3
+    def _limbs(self, exact_chunks: IntArray) -> list[FloatArray]:
+        """Limbs of the leaves, with room for those of the buffers and for a 1 that rounds."""
+        count = self._limb_count
         limbs = []
         for number in range(count):
             limb = np.zeros((len(exact_chunks), CHUNK + self.tables.buffers + 1))
-            _fill(exact_chunks, number, number == count - 1, limb)
+            shifted = exact_chunks >> LIMB * number if number else exact_chunks
+            limb[:, :CHUNK] = shifted if number == count - 1 else shifted & MASK
             limbs.append(limb)
         limbs[0][:, -1] = 1
         return limbs
@@ -175,12 +203,6 @@ class BltEncoder(Encoder):
         """
         tables = self.tables
         _, d, chunks = added.shape
-        fast = kernels(chunks * CHUNK)
-        if fast is not None:
-            buffers, following = np.empty_like(added), np.empty_like(exact_buffers)
-            rates = tables.ladder, tables.ladder_shift, tables.decay, tables.decay_shift
-            fast.climb(exact_buffers, added, ended, *rates, buffers, following)
-            return buffers, following
         spans = chunks // SPAN
         shift = tables.ladder_shift[:, None, None]
         # The last index b of these belongs to the start of chunk b + 1, still without S_0.
@@ -201,23 +223,9 @@ class BltEncoder(Encoder):
         return buffers.reshape(2, d, chunks), starts[..., ended]
 
 
-def _fill(exact_chunks: IntArray, number: int, last: bool, limb: FloatArray) -> None:
-    """Limb ``number`` of every leaf, as floats; the last one keeps all higher bits and the sign."""
-    fast = kernels(exact_chunks.size)
-    if fast is not None:
-        fast.fill_limbs(exact_chunks, number, last, limb)
-        return
-    shifted = exact_chunks >> LIMB * number if number else exact_chunks
-    limb[:, :CHUNK] = shifted if last else shifted & MASK
-
-
 def _carry(products: list[FloatArray], position: int, nodes: IntArray) -> None:
     """Add up four limb products and drop the fraction: ``⌊Σ_l 2^(21 l) V_l / 2^48⌋``."""
     flat = [product.ravel()[position : position + len(nodes)] for product in products]
-    fast = kernels(len(nodes))
-    if fast is not None:
-        fast.carry(*flat, COEFFICIENT_BITS, nodes)
-        return
     nodes[:] = flat[0]
     nodes >>= LIMB
     nodes += flat[1].astype(np.int64)

@@ -1,7 +1,7 @@
 """Compiled forms of the inner loops of the BLT strategy; import only where Numba is installed.
 
-Each gives exactly what the plain form beside it gives: the integer ones because both are exact, the
-float one because it does the same operations in the same order (Numba does not fuse them).
+Each gives exactly what the plain form gives: the encoder because both are exact, the decoder
+because it does the same operations in the same order (Numba does not fuse them).
 
 **Privacy.** Decides nothing: same numbers, no branch on data.
 """
@@ -13,33 +13,6 @@ from numba import njit
 
 from rillet.noise import FloatArray, IntArray
 from rillet.strategy.wide import LIMB, LOW, MASK
-
-
-@njit(cache=True)
-def fill_limbs(exact_chunks: IntArray, number: int, last: bool, limb: FloatArray) -> None:
-    """Limb ``number`` of every leaf, as floats."""
-    rows, width = exact_chunks.shape
-    for row in range(rows):
-        for column in range(width):
-            value = exact_chunks[row, column] >> (LIMB * number)
-            limb[row, column] = value if last else value & MASK
-
-
-@njit(cache=True)
-def carry(
-    first: FloatArray,
-    second: FloatArray,
-    third: FloatArray,
-    fourth: FloatArray,
-    coefficient_bits: int,
-    nodes: IntArray,
-) -> None:
-    """``⌊Σ_l 2^(21 l) V_l / 2^(coefficient_bits + 21)⌋``."""
-    for i in range(len(nodes)):
-        total = np.int64(first[i]) >> LIMB
-        total = (total + np.int64(second[i])) >> LIMB
-        total = (total + np.int64(third[i])) >> (coefficient_bits - LIMB)
-        nodes[i] = total + (np.int64(fourth[i]) << (2 * LIMB - coefficient_bits))
 
 
 @njit(cache=True)
@@ -97,61 +70,202 @@ def _lose(ladder: IntArray, pieces: IntArray, b: int, lost: IntArray) -> None:
 
 
 @njit(cache=True)
-def climb(
+def _grow(whole: int, losses: FloatArray, count: int, f: int, e: int) -> tuple[int, int]:
+    """What a chunk adds to buffer ``i``: ``2^f Σ x − 2^e Σ v x``."""
+    lowest = int(losses[0])
+    middle = int(losses[1]) + (lowest >> LIMB)
+    bottom = (lowest & MASK) | (middle & MASK) << LIMB
+    top = middle >> LIMB
+    if count == 3:
+        top += int(losses[2])
+    low = (whole & ((1 << (63 - f)) - 1)) << f
+    low -= bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e)
+    high = (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
+    return high, low & LOW
+
+
+@njit(cache=True)
+def _climb(
     exact_buffers: IntArray,
-    added: IntArray,
-    ended: int,
+    exact_added: IntArray,
+    last: int,
+    ended: bool,
     ladder: IntArray,
     ladder_shift: IntArray,
     decay: IntArray,
     decay_shift: IntArray,
-    buffers: IntArray,
-    following: IntArray,
+    parts: FloatArray,
 ) -> None:
-    """Buffers at the start of each chunk, and of the span that is open at last."""
+    """Limbs 1 to 4 of the buffers at the start of each chunk up to ``last``, into ``parts``.
+
+    When the span has ended, the buffers become those at the start of the next one.
+    """
     size = len(ladder)
-    spans = added.shape[2] // size
     pieces = np.empty((size, 5), np.int64)
     start = np.empty(5, np.int64)
     total = np.empty(5, np.int64)
     lost = np.empty(5, np.int64)
     work = np.empty(5, np.int64)
     for i in range(len(decay)):
-        high, low = exact_buffers[0, i], exact_buffers[1, i]
-        following[0, i], following[1, i] = high, low
-        for span in range(spans):
-            origin = span * size
-            buffers[0, i, origin], buffers[1, i, origin] = high, low
-            _limbs(high, low, start)
-            for a in range(size):
-                _limbs(added[0, i, origin + a], added[1, i, origin + a], pieces[a])
-            total[:] = 0
-            for b in range(1, size + 1):
-                for number in range(5):
-                    total[number] += pieces[b - 1, number]
-                _lose(ladder[:, i], pieces, b, lost)
-                if b < size:
-                    for number in range(5):
-                        work[number] = total[number] + start[number]
-                        lost[number] += ladder[b, i] * start[number]
-                    sum_high, sum_low = _join(work)
-                    lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
-                    place = origin + b
-                    buffers[0, i, place], buffers[1, i, place] = _minus(
-                        sum_high, sum_low, lost_high, lost_low
-                    )
-            if span < ended:
-                # S ← S − ⌊Φ S⌋ + (Σ G − ⌊Σ ρ G⌋); `lost` and `total` are those of b = size.
-                for number in range(5):
-                    work[number] = total[number] + start[number]
-                sum_high, sum_low = _join(work)
-                lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
-                sum_high, sum_low = _minus(sum_high, sum_low, lost_high, lost_low)
-                for number in range(5):
-                    work[number] = start[number] * decay[i]
-                lost_high, lost_low = _join_shifted(work, decay_shift[i])
-                high, low = _minus(sum_high, sum_low, lost_high, lost_low)
-                following[0, i], following[1, i] = high, low
+        _limbs(exact_buffers[0, i], exact_buffers[1, i], start)
+        for a in range(size):
+            _limbs(exact_added[0, i, a], exact_added[1, i, a], pieces[a])
+        for number in range(4):
+            parts[number, 0, i] = start[number + 1]
+        total[:] = 0
+        for b in range(1, size if ended else last + 1):
+            _lose(ladder[:, i], pieces, b, lost)
+            for number in range(5):
+                total[number] += pieces[b - 1, number]
+                work[number] = total[number] + start[number]
+                lost[number] += ladder[b, i] * start[number]
+            high, low = _join(work)
+            lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
+            high, low = _minus(high, low, lost_high, lost_low)
+            _limbs(high, low, work)
+            for number in range(4):
+                parts[number, b, i] = work[number + 1]
+        if ended:
+            # S ← S − ⌊Φ S⌋ + (Σ G − ⌊Σ ρ G⌋).
+            _lose(ladder[:, i], pieces, size, lost)
+            for number in range(5):
+                work[number] = total[number] + pieces[size - 1, number] + start[number]
+            high, low = _join(work)
+            lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
+            high, low = _minus(high, low, lost_high, lost_low)
+            for number in range(5):
+                work[number] = start[number] * decay[i]
+            lost_high, lost_low = _join_shifted(work, decay_shift[i])
+            exact_buffers[0, i], exact_buffers[1, i] = _minus(high, low, lost_high, lost_low)
+
+
+@njit(cache=True)
+def _clip(exact_leaves: IntArray, limit: int, exact_span: IntArray) -> None:
+    for place in range(len(exact_span)):
+        exact_span[place] = min(max(exact_leaves[place], -limit), limit)
+
+
+@njit(cache=True)
+def _cut(exact_chunk: IntArray, number: int, top: bool, limb: FloatArray) -> None:
+    """Limb ``number`` of every leaf of a chunk; the top one keeps all higher bits and the sign."""
+    shift, mask = LIMB * number, -1 if top else MASK
+    for place in range(len(exact_chunk)):
+        limb[place] = (exact_chunk[place] >> shift) & mask
+
+
+@njit(cache=True)
+def _carry(
+    lowest: FloatArray,
+    second: FloatArray,
+    second_leaf: FloatArray,
+    third: FloatArray,
+    third_leaf: FloatArray,
+    fourth: FloatArray,
+    half: int,
+    coefficient_bits: int,
+    exact_nodes: IntArray,
+) -> None:
+    """Nodes of a chunk: add up limb products and drop the fraction.
+
+    Limb 1 of the buffers is the lowest; limb 2 has limb 0 of the leaves beside it, and the half.
+    """
+    for place in range(len(exact_nodes)):
+        node = np.int64(lowest[place]) >> LIMB
+        node = (node + half + np.int64(second[place] + second_leaf[place])) >> LIMB
+        node = (node + np.int64(third[place] + third_leaf[place])) >> (coefficient_bits - LIMB)
+        exact_nodes[place] = node + (np.int64(fourth[place]) << (2 * LIMB - coefficient_bits))
+
+
+@njit(cache=True)
+def encode(
+    exact_open: IntArray,
+    exact_added: IntArray,
+    exact_buffers: IntArray,
+    before: int,
+    exact_leaves: IntArray,
+    limit: int,
+    count: int,
+    leaf_mix: FloatArray,
+    buffer_mix: FloatArray,
+    half: int,
+    coefficient_bits: int,
+    growth_shift: IntArray,
+    fraction_bits: IntArray,
+    ladder: IntArray,
+    ladder_shift: IntArray,
+    decay: IntArray,
+    decay_shift: IntArray,
+    nodes: IntArray,
+) -> None:
+    """Encode leaves in ``count`` limbs after ``before`` others; updates the state in place.
+
+    One span at a time, so that all that is worked on stays in the first-level cache.
+    """
+    d, width = buffer_mix.shape
+    size = len(ladder)
+    length = size * width
+    exact_span = np.zeros(length, np.int64)
+    exact_rows = exact_span.reshape(size, width)
+    exact_nodes = np.zeros((size, width), np.int64)
+    limbs = np.zeros((count * size, width))
+    leaf_products = np.zeros((count * size, width + d))
+    losses = leaf_products.reshape(count, size, width + d)
+    parts = np.zeros((4, size, d))
+    buffer_products = np.zeros((4 * size, width))
+    done = 0
+    while done < len(exact_leaves):
+        begin = (before + done) % length
+        stop = min(length, begin + len(exact_leaves) - done)
+        opened, closed, last = begin // width, stop // width, (stop - 1) // width
+        exact_rows[opened, : begin % width] = exact_open[: begin % width]
+        _clip(exact_leaves[done : done + stop - begin], limit, exact_span[begin:stop])
+        for number in range(count):
+            for row in range(opened, last + 1):
+                _cut(exact_rows[row], number, number == count - 1, limbs[number * size + row])
+        np.dot(limbs, leaf_mix, leaf_products)
+        for row in range(opened, closed):
+            whole = exact_span[row * width : (row + 1) * width].sum()
+            for i in range(d):
+                exact_added[0, i, row], exact_added[1, i, row] = _grow(
+                    whole,
+                    losses[:, row, width + i],
+                    count,
+                    fraction_bits[i],
+                    growth_shift[i],
+                )
+        ended = stop == length
+        _climb(
+            exact_buffers,
+            exact_added,
+            last,
+            ended,
+            ladder,
+            ladder_shift,
+            decay,
+            decay_shift,
+            parts,
+        )
+        np.dot(parts.reshape(4 * size, d), buffer_mix, buffer_products)
+        for row in range(opened, last + 1):
+            if count == 3:
+                buffer_products[3 * size + row] += leaf_products[2 * size + row, :width]
+            _carry(
+                buffer_products[row],
+                buffer_products[size + row],
+                leaf_products[row],
+                buffer_products[2 * size + row],
+                leaf_products[size + row],
+                buffer_products[3 * size + row],
+                half,
+                coefficient_bits,
+                exact_nodes[row],
+            )
+        nodes[done : done + stop - begin] = exact_nodes.ravel()[begin:stop]
+        exact_open[:] = 0
+        exact_open[: stop - closed * width] = exact_span[closed * width : stop]
+        if ended:
+            exact_added[:] = 0
+        done += stop - begin
 
 
 @njit(cache=True)

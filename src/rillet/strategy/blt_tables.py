@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -62,6 +62,11 @@ class EncoderTables:
     def buffers(self) -> int:
         """Number of buffers."""
         return len(self.decay)
+
+    @cached_property
+    def leaf_mix(self) -> FloatArray:
+        """``a`` and ``v``: rows are leaves of the chunk; columns are nodes, then buffers."""
+        return np.hstack([self.mix[:CHUNK], self.growth])
 
 
 def _round_sums(values: list[mpmath.mpf], bits: int) -> list[int]:
