@@ -86,14 +86,19 @@ class TailHistogram(RefreshingThreshold):
     # --- public schedule -------------------------------------------------------------------------
 
     def epoch_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
-        """``length`` and what dividing it by ``growth`` gives, down to 1.5 lags."""
+        """``length``, ``length/√growth`` and what dividing by ``growth`` gives, down to 1.5 lags.
+
+        The last epoch is the shorter one: the range in force at the end has seen most of the
+        stream, and a late change of level is noticed sooner.
+        """
         ends = [length]
-        while self.growth is not None:
-            earlier = lag + int(ends[-1] / self.growth - lag) // every * every
-            if earlier < 0.75 * self.growth * lag or earlier <= lag or earlier >= ends[-1]:
-                break
-            ends.append(earlier)
-        return tuple(reversed(ends))
+        wanted = length / math.sqrt(self.growth or math.inf)
+        while True:
+            end = lag + int(wanted - lag) // every * every
+            if self.growth is None or end < 0.75 * self.growth * lag or not lag < end < ends[-1]:
+                return tuple(reversed(ends))
+            ends.append(end)
+            wanted /= self.growth
 
     def look_share(self, end: int, length: int) -> Fraction:
         """``share·length/end``, at most 0.36; none where the range is never learned again."""
