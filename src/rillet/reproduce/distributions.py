@@ -245,7 +245,7 @@ def fig_pmax(context: Context) -> Result:
         title="Figure 6: from which quantile on may one extrapolate?",
         paper=(
             "Error in estimating the p^r-quantile by r times the p-quantile, for several p. Below "
-            "p_max of about 0.005 both data sets have r·x_p close to x_{p^r}."
+            "p_max of about 0.005 both data sets have r·x_p close to that quantile."
         ),
         ours=(
             f"From p = {at} the rule errs by {trips['lowest_percent']:+.0f} to "

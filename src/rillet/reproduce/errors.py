@@ -116,7 +116,7 @@ def fig_error(context: Context) -> Result:
         name="fig-error",
         title="Figures 8 and 10: the error at step n, and the headline",
         paper=(
-            "20,000 runs of each mechanism, ε = 1, δ = 2^-20, m = 50,000, parameters of Tables I "
+            "20,000 runs of each mechanism, ε = 1, δ = 2⁻²⁰, m = 50,000, parameters of Tables I "
             "and II. The mechanism's error is more tightly concentrated around 0. On average it "
             "improves on BT by a factor of 3.5 on train trips and of 9 on the supermarket."
         ),
@@ -255,8 +255,8 @@ def fig_outlier(context: Context) -> Result:
         difference=(
             "The estimate supposes a threshold at r times the p-quantile; the offset and κ put "
             "the real one well above it, so that far less is clipped. In a fraction of a percent "
-            "of the runs the noise puts the threshold so low that more is clipped than "
-            "estimated: on 25,000,000 trips these few runs make up most of the mean squared error."
+            "of the runs the noise puts the threshold so low that more is clipped than estimated; "
+            "the paper allows this a probability of β, 2 %."
         ),
         numbers=plain(numbers),
         pictures=[

@@ -212,7 +212,7 @@ def _jump(lags: dict[str, Any]) -> dict[str, float]:
 def _paper_words(stream: StandIn) -> str:
     factors = ", ".join(f"{row.improvement_factor:g} at {row.lag:,}" for row in stream.table)
     return (
-        f"n = {stream.length:,}, B = {stream.upper:,.0f}, ε = 1, δ = 2^-20, β = 0.02. Improvement "
+        f"n = {stream.length:,}, B = {stream.upper:,.0f}, ε = 1, δ = 2⁻²⁰, β = 0.02. Improvement "
         f"factors: {factors}. At m = 40,000 there is no gain, and the mechanism runs plain BT."
     )
 
@@ -234,7 +234,7 @@ def _our_words(lags: dict[str, Any]) -> str:
 def _difference(stream: StandIn) -> str:
     words = (
         "The jump is where the upper end of the stream stops counting: smooth sensitivity contains "
-        "B·e^{−bk} with k = λpm, the number of observations above the quantile, and this term "
+        "B·e⁻ᵇᵏ with k = λpm, the number of observations above the quantile, and this term "
         "rules until m is large enough. Mixed constants (the Gaussian a, with Laplace noise) put "
         "the jump some ten thousand observations later than exact ones.\n\n"
         "The paper's bound charges nothing for the noise of the first block, so that the optimum "
