@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.forced_noise import assert_rounded_right, forced_noise
+from rillet import rounding
 from rillet.errors import ParameterError
 from rillet.noise import (
     CHUNK,
@@ -165,6 +166,29 @@ def test_the_bound_tried_first_accepts_nothing_that_the_proved_one_refuses(law, 
     # One float may differ in its last digit between one value and many.
     assert len(set(expected) ^ set(refined.tolist())) <= 2
     assert scale < 2.0**33 or len(expected) > 20
+
+
+@LAWS
+@SCALES
+@pytest.mark.parametrize("slack", [1.0, 1e6])
+def test_compiled_rounding_is_the_plain_one(law, scale, slack, monkeypatch):
+    pytest.importorskip("numba")
+    noise = LatticeNoise(law, scale, Secret.for_tests(5), ("compiled",), slack)
+    words = noise._words.words(0, 5000).copy()
+    words[::7] >>= np.uint64(20)
+    words[::11] >>= np.uint64(42)
+    words[:4] = 0, 1, 2, 3
+    found = []
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(rounding, "_compiled", lambda: None)
+        assert (rounding._kernels() is not None) == compiled
+        drawn = np.empty(len(words), np.int64)
+        places = noise._round_words(words, drawn)
+        drawn[places] = 0  # decided elsewhere
+        found.append((places, drawn))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("slack", [0.0, 0.999, -1.0, float("nan"), float("inf")])

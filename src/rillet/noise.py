@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from rillet.errors import ParameterError, StateError
 from rillet.law import GAUSSIAN, LAPLACE, LAWS, FloatArray, Law
+from rillet.rounding import round_words, uniform_of
 
 __all__ = [
     "CHUNK",
@@ -60,7 +61,7 @@ LARGEST_SCALE: Final = 2.0**38
 #: Uniforms below this many units of 2^-63 are always decided in multiple precision.
 SMALLEST_FAST_UNIFORM: Final = 2**20
 #: Uniforms from here on, all but a millionth, share one bound that is tried first.
-_SMALLEST_COMMON_UNIFORM: Final = 2**43
+_SMALLEST_COMMON_UNIFORM: Final = np.uint64(2**43)
 #: Draws are made in blocks of this many: the working arrays then stay in the second-level cache.
 CHUNK: Final = 2**14
 #: Room for extra words in the refinement keystream: index · 2^20 + word number.
@@ -393,38 +394,22 @@ class LatticeNoise:
         """
         if not np.isfinite(self.law.log_slope):
             return np.arange(len(words))
-        leading = words >> np.uint64(1)
-        uniform = leading.view(np.int64).astype(np.float64)
-        uniform *= 2.0**-63
+        # Most draws are certain by a bound that holds for all common words; for the others that of
+        # their own word decides.  Both are infinite or NaN, and nothing certain, where u is 0.
         with np.errstate(divide="ignore", invalid="ignore"):
-            magnitude = self.law.float_quantile(uniform)
-            magnitude *= self.scale
-            rounded = np.rint(magnitude)
-            gap = magnitude - rounded
-            np.abs(gap, out=gap)
-            # Most draws are certain by a bound that holds for all common words; for the others
-            # that of their own word decides.  `not (… < …)`, because an infinity gives NaN.
-            likely = gap < self._common_limit
-            likely &= leading >= np.uint64(_SMALLEST_COMMON_UNIFORM)
+            common, smallest = self._common_limit, _SMALLEST_COMMON_UNIFORM
+            likely, magnitude = round_words(words, self.law, self.scale, common, smallest, out)
             places = np.flatnonzero(~likely)
-            unsure = ~self._certain(leading[places], magnitude[places], gap[places])
-            signed = rounded.view(np.uint64)
-            signed |= words << np.uint64(63)
-            np.copyto(out, rounded, casting="unsafe")
+            unsure = ~self._certain(words[places] >> np.uint64(1), magnitude[places])
         return places[unsure]
 
-    def _certain(
-        self, leading: NDArray[np.uint64], magnitude: FloatArray, gap: FloatArray
-    ) -> NDArray[np.bool_]:
+    def _certain(self, leading: NDArray[np.uint64], magnitude: FloatArray) -> NDArray[np.bool_]:
         """Whether every value that a draw can still take rounds to the same integer."""
         law, scale, slack = self.law, self.scale, self.slack
-        uniform = leading.view(np.int64).astype(np.float64)
-        uniform *= 2.0**-63
         # How far the unknown bits can move the result: 2·log_slope·scale/j, j = uniform·2^63.
-        # Where j is 0 this is infinite or NaN, and neither is below the limit.
-        reach = np.divide(slack * scale * law.log_slope * 2.0**-62, uniform)
+        reach = np.divide(slack * scale * law.log_slope * 2.0**-62, uniform_of(leading))
         reach += magnitude * (slack * (2 * law.float_error + 2.0**-51))
-        reach += gap
+        reach += np.abs(magnitude - np.rint(magnitude))
         certain: NDArray[np.bool_] = reach < self._limit
         certain &= leading >= np.uint64(SMALLEST_FAST_UNIFORM)
         return certain
@@ -437,7 +422,7 @@ class LatticeNoise:
     def _common_limit(self) -> float:
         """A gap below this is below ``_limit`` with the reach of any common word added, twice."""
         law, scale, slack = self.law, self.scale, self.slack
-        rarest = _SMALLEST_COMMON_UNIFORM * 2.0**-63
+        rarest = float(_SMALLEST_COMMON_UNIFORM) * 2.0**-63
         reach = slack * scale * law.log_slope * 2.0**-62 / rarest
         largest = scale * float(law.float_quantile(np.array([rarest]))[0])
         reach += largest * (slack * (2 * law.float_error + 2.0**-51))
