@@ -72,13 +72,17 @@ def _own(strategy: BufferedToeplitz, leaves: IntArray) -> list[FloatArray]:
     return sums
 
 
+def _nothing() -> None:
+    """What is found where Numba is not installed."""
+
+
 def _never_compiled(run: Callable[[], object]) -> Callable[[], object]:
     """``run`` as on a machine without Numba."""
 
     def plainly() -> object:
         with (
-            mock.patch.object(blt_fast, "_module", return_value=None),
-            mock.patch.object(rounding, "_compiled", return_value=None),
+            mock.patch.object(blt_fast, "_module", _nothing),
+            mock.patch.object(rounding, "_compiled", _nothing),
         ):
             return run()
 

@@ -29,22 +29,11 @@ from rillet.strategy.wide import LIMB, LOW, MASK, join, join_shifted, split, sub
 
 #: Leaves worked on at once: few enough for the second-level cache, enough for NumPy.
 BLOCK: Final = 2**14
-#: Rows of a matrix product at once.
-_SLICE: Final = 32
+#: Chunks worked on at once where that is possible: few enough for the first-level cache, and for
+#: OpenBLAS not to start threads, which cost many times the product itself on a busy machine.
+_SLICE: Final = 48
 #: Sum of the sizes of all leaves that the arithmetic has room for.
 LARGEST_TOTAL: Final = 2**62
-
-
-def _product(rows: FloatArray, coefficients: FloatArray) -> FloatArray:
-    """``rows @ coefficients`` in slices so small that BLAS does not start threads for them.
-
-    Threads that wait for each other on a busy machine cost many times the product itself.
-    """
-    product = np.empty((len(rows), coefficients.shape[1]))
-    for first in range(0, len(rows), _SLICE):
-        part = slice(first, first + _SLICE)
-        np.matmul(rows[part], coefficients, out=product[part])
-    return product
 
 
 @dataclass(frozen=True)
@@ -128,27 +117,18 @@ class BltEncoder(Encoder):
         limit = LARGEST_TOTAL // self.leaves
         np.clip(exact_leaves, -limit, limit, out=exact_block[position:filled])
         exact_chunks = exact_block.reshape(rows, CHUNK)
-        limbs = self._limbs(exact_chunks)
         # What every chunk since the start of the open span adds to the buffers.
         skipped = before // CHUNK % SPAN
         spans = (skipped + rows - 1) // SPAN + 1
         added = np.zeros((2, self.tables.buffers, spans * SPAN), np.int64)
         added[..., :skipped] = exact_added[..., :skipped]
-        added[..., skipped : skipped + closed] = self._growth(exact_chunks[:closed], limbs)
+        added[..., skipped : skipped + closed] = self._growth(exact_chunks[:closed])
         ended = (skipped + closed) // SPAN
         buffers, following = self._climb(exact_buffers, added, ended)
-        # The buffers without their lowest limb: their limb 1 lies beside limb 0 of the leaves.
-        _, *parts = split(buffers[..., skipped : skipped + rows])
-        coefficients = self.tables.mix[CHUNK:-1]
-        products = [_product(parts[0].T.astype(np.float64), coefficients)]
-        for part, limb in zip(parts[1:], limbs, strict=False):
-            limb[:, CHUNK:-1] = part.T
-            products.append(_product(limb, self.tables.mix))
-        if len(products) == 3:
-            products.append(_product(parts[3].T.astype(np.float64), coefficients))
-        _carry(products, position, nodes)
         exact_left = np.zeros_like(exact_open)
         exact_left[: filled - closed * CHUNK] = exact_block[closed * CHUNK : filled]
+        self._mix(exact_chunks, buffers[..., skipped : skipped + rows])
+        nodes[:] = exact_block[position:filled]
         exact_kept = np.zeros_like(exact_added)
         exact_kept[..., : skipped + closed - ended * SPAN] = added[
             ..., ended * SPAN : skipped + closed
@@ -161,24 +141,21 @@ class BltEncoder(Encoder):
         return 2 if LARGEST_TOTAL // self.leaves < 1 << 2 * LIMB else 3
 
     def _limbs(self, exact_chunks: IntArray) -> list[FloatArray]:
-        """Limbs of the leaves, with room for those of the buffers and for a 1 that rounds."""
-        count = self._limb_count
+        """Limbs of the leaves; the last one keeps all higher bits and the sign."""
         limbs = []
-        for number in range(count):
-            limb = np.zeros((len(exact_chunks), CHUNK + self.tables.buffers + 1))
+        for number in range(self._limb_count):
             shifted = exact_chunks >> LIMB * number if number else exact_chunks
-            limb[:, :CHUNK] = shifted if number == count - 1 else shifted & MASK
-            limbs.append(limb)
-        limbs[0][:, -1] = 1
+            last = number == self._limb_count - 1
+            limbs.append((shifted if last else shifted & MASK).astype(np.float64))
         return limbs
 
-    def _growth(self, exact_chunks: IntArray, limbs: list[FloatArray]) -> IntArray:
+    def _growth(self, exact_chunks: IntArray) -> IntArray:
         """What each chunk adds to each buffer, ``2^f Σ x − 2^e Σ v x``, as wide integers."""
         f, e = self.tables.fraction_bits[:, None], self.tables.growth_shift[:, None]
-        lost = [
-            _product(limb[: len(exact_chunks), :CHUNK], self.tables.growth).T.astype(np.int64)
-            for limb in limbs
-        ]
+        lost = np.empty((self._limb_count, len(f), len(exact_chunks)), np.int64)
+        for part in _slices(len(exact_chunks)):
+            for limb, into in zip(self._limbs(exact_chunks[part]), lost, strict=True):
+                into[:, part] = (limb @ self.tables.growth).T
         middle = lost[1] + (lost[0] >> LIMB)
         bottom = (lost[0] & MASK) | (middle & MASK) << LIMB
         top = middle >> LIMB
@@ -192,6 +169,18 @@ class BltEncoder(Encoder):
         high[:] = (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
         low &= LOW
         return grown
+
+    def _mix(self, exact_chunks: IntArray, buffers: IntArray) -> None:
+        """Replace leaves by their nodes, from the buffers at the start of each chunk."""
+        leaf_mix, buffer_mix = self.tables.mix[:CHUNK], self.tables.mix[CHUNK:-1]
+        half = int(self.tables.mix[-1, 0])
+        # The buffers without their lowest limb: their limb 2 lies beside limb 0 of the leaves.
+        parts = split(buffers)[1:].swapaxes(1, 2).astype(np.float64)
+        for part in _slices(len(exact_chunks)):
+            products = parts[:, part] @ buffer_mix
+            for place, limb in enumerate(self._limbs(exact_chunks[part]), start=1):
+                products[place] += limb @ leaf_mix
+            _carry(products, half, exact_chunks[part])
 
     def _climb(
         self, exact_buffers: IntArray, added: IntArray, ended: int
@@ -223,16 +212,27 @@ class BltEncoder(Encoder):
         return buffers.reshape(2, d, chunks), starts[..., ended]
 
 
-def _carry(products: list[FloatArray], position: int, nodes: IntArray) -> None:
-    """Add up four limb products and drop the fraction: ``⌊Σ_l 2^(21 l) V_l / 2^48⌋``."""
-    flat = [product.ravel()[position : position + len(nodes)] for product in products]
-    nodes[:] = flat[0]
+def _slices(rows: int) -> list[slice]:
+    return [slice(first, first + _SLICE) for first in range(0, rows, _SLICE)]
+
+
+def _carry(products: FloatArray, half: int, nodes: IntArray) -> None:
+    """Add up four limb products and drop the fraction: ``⌊(Σ_l 2^(21 l) V_l + …)/2^48⌋``.
+
+    The half of the last bit, with which nodes are rounded, comes in with the second limb.
+    """
+    nodes[:] = products[0]
+    nodes += half << LIMB
     nodes >>= LIMB
-    nodes += flat[1].astype(np.int64)
+    exact_limb = products[1].astype(np.int64)
+    nodes += exact_limb
     nodes >>= LIMB
-    nodes += flat[2].astype(np.int64)
+    np.copyto(exact_limb, products[2], casting="unsafe")
+    nodes += exact_limb
     nodes >>= COEFFICIENT_BITS - LIMB
-    nodes += flat[3].astype(np.int64) << (2 * LIMB - COEFFICIENT_BITS)
+    np.copyto(exact_limb, products[3], casting="unsafe")
+    exact_limb <<= 2 * LIMB - COEFFICIENT_BITS
+    nodes += exact_limb
 
 
 def _advance(tables: EncoderTables, exact_buffers: IntArray, added: IntArray) -> IntArray:
