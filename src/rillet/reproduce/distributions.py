@@ -73,7 +73,7 @@ def fig_cdf(context: Context) -> Result:
         both = figure.subplots(1, 2)
         for axes, stream, letter in zip(both, streams, "ab", strict=True):
             ordered = stream.ordered
-            end = _upper_quantile(ordered, 0.0005)
+            end = _upper_quantile(ordered, 0.0001)
             across = np.linspace(0, end, _POINTS)
             axes.plot(across, np.searchsorted(ordered, across, "right") / ordered.size, **_BLUE)
             far = _upper_quantile(ordered, LARGEST_QUANTILE)

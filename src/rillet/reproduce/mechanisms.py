@@ -24,10 +24,11 @@ from rillet.strategy import (
 )
 from rillet.threshold import ExponentialQuantile, SmoothQuantile
 
-__all__ = ["BASELINE", "DEFAULT", "PAPER", "Named", "mechanisms", "strategy_plan"]
+__all__ = ["BASELINE", "DEFAULT", "PAPER", "TOEPLITZ", "Named", "mechanisms", "strategy_plan"]
 
 BASELINE: Final = "binary tree (BT)"
 PAPER: Final = "paper, exact constants"
+TOEPLITZ: Final = "buffered Toeplitz (BLT)"
 DEFAULT: Final = "rillet.Plan(…)"
 
 _BOUND: Final = "clipped at the bound B"
@@ -99,7 +100,7 @@ _STRATEGIES: Final[dict[str, Strategy]] = {
     "binary tree, Gaussian": BinaryTree(law="gaussian"),
     "Honaker's tree": HonakerTree(),
     "signed-digit tree": SignedDigitTree(),
-    "buffered Toeplitz (BLT)": BufferedToeplitz(),
+    TOEPLITZ: BufferedToeplitz(),
 }
 
 
