@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -167,32 +169,39 @@ class Release:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """Many releases of one stream, as arrays; iterates as :class:`Release`.
+class ReleaseColumns(ABC):
+    """What follows from the columns of many releases, whatever stream each of them is of.
 
-    ``t``, ``sum`` and the derived ``mean``, ``value``, ``noise_std``, … are arrays of one length.
+    **Privacy.** Post-processing.
     """
 
-    key: Key
     t: NDArray[np.int64]
     sum: FloatArray
-    unit_std_or_later: FloatArray | Callable[[slice], FloatArray] = field(repr=False)
     threshold: FloatArray
     clip_lower: FloatArray
     clipped_share: FloatArray
     statistic: str
     noise_law: str
-    post_processing: tuple[str, ...] = ()
+    post_processing: tuple[str, ...]
 
-    @cached_property
-    def unit_std(self) -> FloatArray:
-        """Noise std of ``sum`` per unit of clipping range; worked out when it is asked for."""
-        return self._unit_std_in(slice(None))
+    if TYPE_CHECKING:  # a plain column in one class, worked out late in the other
 
-    def _unit_std_in(self, place: slice) -> FloatArray:
-        known = self.unit_std_or_later
-        return known(place) if callable(known) else known[place]
+        @property
+        def unit_std(self) -> FloatArray:
+            """Noise std of ``sum`` per unit of clipping range."""
+
+    @abstractmethod
+    def _keys(self) -> Iterable[Key]:
+        """The key of each release; may go on for ever if it is always the same."""
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What is the same for all of them, by name."""
+        return {
+            "statistic": self.statistic,
+            "noise_law": self.noise_law,
+            "post_processing": self.post_processing,
+        }
 
     @property
     def mean(self) -> FloatArray:
@@ -227,6 +236,83 @@ class Releases:
     def __len__(self) -> int:
         return len(self.t)
 
+    def __iter__(self) -> Iterator[Release]:
+        columns = (
+            self.t,
+            self.sum,
+            self.unit_std,
+            self.threshold,
+            self.clip_lower,
+            self.clipped_share,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for (t, total, unit_std, threshold, lower, clipped_share), key in zip(
+            rows, self._keys(), strict=False
+        ):
+            yield Release(
+                key,
+                t,
+                total,
+                unit_std,
+                threshold,
+                lower,
+                clipped_share,
+                self.statistic,
+                self.noise_law,
+                self.post_processing,
+            )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a release, with the names of the record."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("pandas", "data") from None
+        names = [
+            "t",
+            "value",
+            "noise_std",
+            "sum",
+            "sum_noise_std",
+            "mean",
+            "mean_noise_std",
+            "threshold",
+            "clip_lower",
+            "clipped_share",
+        ]
+        return pd.DataFrame({name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, eq=False)
+class Releases(ReleaseColumns):
+    """Many releases of one stream, as arrays; iterates as :class:`Release`.
+
+    ``t``, ``sum`` and the derived ``mean``, ``value``, ``noise_std``, … are arrays of one length.
+    """
+
+    key: Key
+    t: NDArray[np.int64]
+    sum: FloatArray
+    unit_std_or_later: FloatArray | Callable[[slice], FloatArray] = field(repr=False)
+    threshold: FloatArray
+    clip_lower: FloatArray
+    clipped_share: FloatArray
+    statistic: str
+    noise_law: str
+    post_processing: tuple[str, ...] = ()
+
+    @cached_property
+    def unit_std(self) -> FloatArray:
+        """Noise std of ``sum`` per unit of clipping range; worked out when it is asked for."""
+        return self._unit_std_in(slice(None))
+
+    def _unit_std_in(self, place: slice) -> FloatArray:
+        known = self.unit_std_or_later
+        return known(place) if callable(known) else known[place]
+
+    def _keys(self) -> Iterable[Key]:
+        return repeat(self.key)
+
     @overload
     def __getitem__(self, place: int) -> Release: ...
     @overload
@@ -258,51 +344,6 @@ class Releases:
             self.noise_law,
             self.post_processing,
         )
-
-    def __iter__(self) -> Iterator[Release]:
-        columns = (
-            self.t,
-            self.sum,
-            self.unit_std,
-            self.threshold,
-            self.clip_lower,
-            self.clipped_share,
-        )
-        for t, total, unit_std, threshold, lower, clipped_share in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            yield Release(
-                self.key,
-                t,
-                total,
-                unit_std,
-                threshold,
-                lower,
-                clipped_share,
-                self.statistic,
-                self.noise_law,
-                self.post_processing,
-            )
-
-    def to_pandas(self) -> pd.DataFrame:
-        """One row a release, with the names of the record."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "data") from None
-        names = [
-            "t",
-            "value",
-            "noise_std",
-            "sum",
-            "sum_noise_std",
-            "mean",
-            "mean_noise_std",
-            "threshold",
-            "clip_lower",
-            "clipped_share",
-        ]
-        return pd.DataFrame({name: getattr(self, name) for name in names})
 
     @staticmethod
     def join(parts: list[Releases]) -> Releases:
