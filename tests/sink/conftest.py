@@ -1,0 +1,5 @@
+"""Servers for the sinks that talk to one."""
+
+from helpers.servers import broker, database
+
+__all__ = ["broker", "database"]
