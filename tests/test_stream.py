@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 
-import rillet.step
+import rillet.layout
 from helpers.streams import (
     SECRET,
     all_releases,
@@ -128,8 +128,8 @@ def test_one_by_one_is_the_block(kind):
 
 @pytest.mark.parametrize("lag", [0, 1000])
 def test_across_a_real_ratchet(lag):
-    """2^16 leaves after the start the secret moves on, the same for every way of feeding."""
-    crossing = lag + rillet.step.RATCHET_EVERY
+    """2^14 leaves after the start the secret moves on, the same for every way of feeding."""
+    crossing = lag + rillet.layout.RATCHET_EVERY
     n = crossing + 40_000
     plan = paper(n, lag) if lag else baseline(n)
     values = awkward_values(n, 3)
@@ -177,7 +177,7 @@ def test_release_is_the_exact_sum_plus_the_noise_of_its_nodes(every, lower):
     n, lag = 100, 30
     plan = paper(n, lag, every=every, lower=lower, statistic=Sum())
     values = awkward_values(n, 11)
-    with small_chunks(chunk=8, ratchet=16), recorded(threshold=17.5):
+    with small_chunks(ratchet=16), recorded(threshold=17.5):
         releases = plan.open(secret=SECRET).update_many(values)
         layout = plan.layout
         own = SECRET.derive("stream", plan.digest, "")

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,11 @@ from rillet.privacy import Cost, Event, Guarantee, Ledger
 from rillet.statistic import Statistic
 from rillet.strategy import Mechanism
 from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold, Threshold
+
+#: A stream's secret moves on, one way, after this many leaves; multiples divide the noise's CHUNK.
+RATCHET_EVERY: Final = 2**14
+#: The same for each of many keys: stored state holds noise up to the next step, for every key.
+KEYED_RATCHET_EVERY: Final = 2**8
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Layout:
     epochs: tuple[Epoch, ...]
     statistic: Statistic
     digest: bytes = field(repr=False)
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -113,6 +120,20 @@ class Layout:
         ends *= self.every
         ends += self.lag
         return np.minimum(ends, self.length, out=ends)
+
+    @property
+    def ratchet_every(self) -> int:
+        """Leaves of the main mechanism under one key."""
+        return KEYED_RATCHET_EVERY if self.keyed else RATCHET_EVERY
+
+    def ratchet_steps(self, leaf: int) -> int:
+        """Steps that the secret has taken once ``leaf`` leaves are complete.
+
+        One at the end of the opening, one after each ``ratchet_every`` leaves, one at the end.
+        """
+        every = self.ratchet_every
+        ended = self.main is not None and leaf == self.main.leaves and leaf % every > 0
+        return 1 + leaf // every + ended
 
     @cached_property
     def _epoch_ends(self) -> tuple[int, ...]:

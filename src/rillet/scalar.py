@@ -12,10 +12,8 @@ from typing import Final
 import numpy as np
 
 from rillet.layout import Layout
-from rillet.noise import CHUNK, IntArray
 from rillet.release import Key, Release
-from rillet.step import StreamState, epoch_after, epoch_grid
-from rillet.strategy.base import State
+from rillet.step import StreamState, draw_nodes, epoch_grid
 from rillet.threshold import RefreshingThreshold
 
 #: Noise is read ahead for this many scalar updates at a time.
@@ -30,14 +28,13 @@ class ScalarRun:
         assert mechanism is not None and segment is not None
         epoch = layout.epoch_at(state.t + 1)
         self._layout, self._key, self._begun = layout, key, state
-        self._mechanism, self._segment = mechanism, segment
+        self._segment = segment
         grid = epoch_grid(state, epoch)
         self._lower, self._upper = grid.lower, grid.upper
         self._per_unit, self._steps, self._unit = grid.per_unit, grid.steps, grid.step
         self._corrects = bool(segment.removed or segment.removed_each)
         self._first_leaf = layout.leaf_of(state.t + 1)
-        self._levels = state.levels or mechanism.levels(state.secret, "main")
-        self._draws: list[int] = self._draw(count)[1].tolist()
+        self._draws: list[int] = draw_nodes(layout, state, self._first_leaf, count)[1].tolist()
         leaves = np.arange(self._first_leaf, self._first_leaf + count)
         self._unit_std: list[float] = layout.unit_std(leaves, state.weights).tolist()
         stepper = mechanism.strategy.stepper(
@@ -64,13 +61,9 @@ class ScalarRun:
         leaf = layout.leaf_of(state.t + 1)
         if strategy.stepper(leaves, leaf - 1, state.encoder, state.decoder) is None:
             return None
-        until_chunk_ends = CHUNK - (leaf - 1) % CHUNK
-        return cls(layout, key, state, min(until_chunk_ends, READ_AHEAD, leaves - leaf + 1))
-
-    def _draw(self, count: int) -> tuple[State, IntArray]:
-        """Noise of the first ``count`` leaves of the run, and the noise process after them."""
-        process = self._mechanism.strategy.noise_process(self._mechanism.leaves)
-        return process.draw(self._begun.process, self._levels, self._first_leaf, count)
+        every = layout.ratchet_every
+        until_ratchet = every - (leaf - 1) % every
+        return cls(layout, key, state, min(until_ratchet, READ_AHEAD, leaves - leaf + 1))
 
     @property
     def absorbed(self) -> int:
@@ -122,11 +115,7 @@ class ScalarRun:
     def finish(self) -> StreamState:
         """The state that the block form would have reached."""
         encoder, decoder = self._stepper.states()
-        process, _ = self._draw(self._done)
-        secret, levels = self._begun.secret, self._levels
-        if epoch_after(self._first_leaf + self._done - 1) > secret.epoch:
-            secret = secret.ratchet()
-            levels = self._mechanism.levels(secret, "main")
+        drawn, _ = draw_nodes(self._layout, self._begun, self._first_leaf, self._done)
         exact_tally, threshold = self._begun.exact_tally, self._layout.threshold
         if self._raw_tallied and exact_tally is not None:
             assert isinstance(threshold, RefreshingThreshold)
@@ -135,16 +124,13 @@ class ScalarRun:
                 raw_values, self._layout.bounds, self._begun.centre
             )
         return replace(
-            self._begun,
+            drawn,
             t=self._t,
-            secret=secret,
             exact_partial=self._exact_partial,
             exact_tally=exact_tally,
             encoder=encoder,
             decoder=decoder,
-            process=process,
             latest=self.latest,
-            levels=levels,
         )
 
 

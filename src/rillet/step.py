@@ -11,21 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.grid import Grid
-from rillet.layout import Epoch, Layout
-from rillet.noise import CHUNK, LAWS, FloatArray, IntArray, LatticeNoise, Secret
+from rillet.layout import Epoch, Layout, LookNoise
+from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import Key, Release, Releases
 from rillet.strategy.base import Levels, State
 from rillet.threshold import Look, Range, RefreshingThreshold
-
-#: The secret moves on, one way, after this many leaves; a multiple of CHUNK.
-RATCHET_EVERY: Final = 2**16
 
 
 @dataclass(frozen=True)
@@ -47,6 +43,19 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """Noise up to the next ratchet step, drawn before its key was destroyed.
+
+    ``nodes`` is the noise of the leaves from ``first_leaf`` on, ``looks`` that of the tallies of
+    looks until then, by their time.
+    """
+
+    first_leaf: int
+    nodes: IntArray = field(repr=False)
+    looks: dict[int, IntArray] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class StreamState:
     """All that a stream remembers.  Holds unreleased data: protect it as the data themselves.
 
@@ -54,6 +63,10 @@ class StreamState:
     from which the range will be learned again; the encoder holds exact sums of open nodes only,
     the decoder noisy values only.  ``looks`` are the released tallies, ``centre`` the released
     point that they are taken around, ``weights`` what a lattice unit was worth in each epoch.
+
+    ``ahead`` is set where the key in force has been destroyed already: the noise that was still to
+    be drawn from it.  ``secret`` is then that of the next ratchet step, ``process`` the state that
+    the noise process will have there.
     """
 
     t: int
@@ -69,6 +82,7 @@ class StreamState:
     encoder: State = field(default=(), repr=False)
     decoder: State = field(default=(), repr=False)
     process: State = field(default=(), repr=False)
+    ahead: Ahead | None = field(default=None, repr=False)
     latest: Release | None = None
     backfill: Releases | None = field(default=None, repr=False)
     #: Noise under the current key: derived from the secret, never stored.
@@ -208,11 +222,6 @@ def epoch_grid(state: StreamState, epoch: Epoch) -> Grid:
     return Grid(state.segment.range.lower, state.segment.range.upper, epoch.steps)
 
 
-def epoch_after(leaf: int) -> int:
-    """Ratchet steps a stream has taken once ``leaf`` leaves are complete (a public time)."""
-    return 1 + leaf // RATCHET_EVERY
-
-
 def _group(
     exact_units: IntArray, exact_partial: int, every: int, in_leaf: int, *, last: bool
 ) -> tuple[IntArray, int]:
@@ -318,8 +327,11 @@ def _look(layout: Layout, state: StreamState, t: int) -> tuple[StreamState, Rang
     """
     threshold, noise = layout.threshold, layout.look_at(t)
     assert isinstance(threshold, RefreshingThreshold) and state.exact_tally is not None
-    draws = LatticeNoise(LAWS[noise.law], noise.scale, state.secret, ("look", t))
-    noisy = state.exact_tally + draws.draw(0, len(state.exact_tally))
+    if state.ahead is not None and t in state.ahead.looks:
+        draws = state.ahead.looks[t]
+    else:
+        draws = _look_noise(noise, state.secret, t, len(state.exact_tally))
+    noisy = state.exact_tally + draws
     look = Look(noisy, noise.observations, noise.scale, noise.law)
     looks = (*state.looks, look)
     state = replace(state, looks=looks, exact_tally=None)
@@ -334,9 +346,14 @@ def _look(layout: Layout, state: StreamState, t: int) -> tuple[StreamState, Rang
     return state, finding.range, segment
 
 
+def _look_noise(noise: LookNoise, secret: Secret, t: int, count: int) -> IntArray:
+    return LatticeNoise(LAWS[noise.law], noise.scale, secret, ("look", t)).draw(0, count)
+
+
 def _chunks(layout: Layout, absorbed: int, raw_block: FloatArray) -> list[FloatArray]:
-    """Cut at multiples of CHUNK leaves, so that a chunk never crosses a ratchet."""
-    size = CHUNK * layout.every if layout.every < CHUNK else layout.every
+    """Cut where the secret moves on, at multiples of a number of leaves that fits the cache."""
+    leaves = layout.ratchet_every
+    size = leaves * layout.every if layout.every < leaves else layout.every
     offset = (absorbed - layout.lag) % size
     edges = range(size - offset, len(raw_block), size)
     return np.split(raw_block, edges) if edges else [raw_block]
@@ -349,28 +366,67 @@ def _release_leaves(
     mechanism = layout.main
     assert mechanism is not None
     strategy, leaves = mechanism.strategy, mechanism.leaves
-    levels = state.levels or mechanism.levels(state.secret, "main")
     encoder_state, exact_nodes = strategy.encoder(leaves).encode(
         state.encoder, first_leaf, exact_leaves
     )
-    process_state, noise = strategy.noise_process(leaves).draw(
-        state.process, levels, first_leaf, len(exact_nodes)
-    )
+    state, noise = draw_nodes(layout, state, first_leaf, len(exact_nodes))
     noisy = exact_nodes + noise
     decoder_state, prefix = strategy.decoder(leaves).decode(state.decoder, first_leaf, noisy)
+    return replace(state, encoder=encoder_state, decoder=decoder_state), prefix
+
+
+def draw_nodes(
+    layout: Layout, state: StreamState, first_leaf: int, count: int
+) -> tuple[StreamState, IntArray]:
+    """Noise of the nodes of some leaves under one key; ratchet when its time is over."""
+    mechanism, ahead = layout.main, state.ahead
+    assert mechanism is not None
+    last = first_leaf + count - 1
+    if ahead is not None:
+        begin = first_leaf - ahead.first_leaf
+        noise = ahead.nodes[begin : begin + count]
+        if begin + count == len(ahead.nodes):
+            state = replace(state, ahead=None)
+        return state, noise
+    levels = state.levels or mechanism.levels(state.secret, "main")
+    process = mechanism.strategy.noise_process(mechanism.leaves)
+    process_state, noise = process.draw(state.process, levels, first_leaf, count)
     secret = state.secret
-    if epoch_after(first_leaf + len(exact_leaves) - 1) > secret.epoch:
+    if layout.ratchet_steps(last) > secret.epoch:
         secret = secret.ratchet()
         levels = mechanism.levels(secret, "main")
-    state = replace(
-        state,
-        secret=secret,
-        encoder=encoder_state,
-        decoder=decoder_state,
-        process=process_state,
-        levels=levels,
-    )
-    return state, prefix
+    return replace(state, secret=secret, process=process_state, levels=levels), noise
+
+
+def without_key(layout: Layout, state: StreamState) -> StreamState:
+    """The same state without the key in force, with the noise that is still to come from it.
+
+    **Privacy.** From the result and all releases, the noise of no node that was completed before
+    can be computed again; it goes on exactly as ``state`` would.
+    """
+    mechanism = layout.main
+    done = layout.complete_leaves(state.t) if state.t > layout.lag else 0
+    if state.segment is None:  # Nothing has been drawn yet.
+        return state
+    if mechanism is None or done == mechanism.leaves:  # Nothing will be drawn any more.
+        return replace(state, secret=state.secret.ratchet(), levels=None)
+    if state.ahead is not None:
+        used = done + 1 - state.ahead.first_leaf
+        looks = {t: draws for t, draws in state.ahead.looks.items() if t > state.t}
+        return replace(
+            state, ahead=Ahead(done + 1, state.ahead.nodes[used:].copy(), looks), levels=None
+        )
+    every = layout.ratchet_every
+    last = min(mechanism.leaves, (done // every + 1) * every)
+    looks = {}
+    for epoch in layout.epochs:
+        # A look after the last leaf of a key comes under the next one.
+        soon = state.t < epoch.last and layout.complete_leaves(epoch.last) < last
+        if soon and epoch.look is not None and state.exact_tally is not None:
+            count = len(state.exact_tally)
+            looks[epoch.last] = _look_noise(epoch.look, state.secret, epoch.last, count)
+    state, nodes = draw_nodes(layout, state, done + 1, last - done)
+    return replace(state, ahead=Ahead(done + 1, nodes, looks), levels=None)
 
 
 def _releases(

@@ -20,7 +20,6 @@ from rillet import MissingExtra, Plan, Secret, Sum, datasets
 from rillet.grid import Grid
 from rillet.noise import FloatArray
 from rillet.reproduce import Simulated, improvement, simulate
-from rillet.step import epoch_after
 from rillet.threshold import Range, SmoothQuantile
 
 RUNS = 20_000
@@ -138,7 +137,7 @@ class Shortcut:
             leaf &= leaf - 1
         total = 0
         for node in reversed(nodes):
-            own = own.ratchet(epoch_after(node - 1) - own.epoch)
+            own = own.ratchet(self.layout.ratchet_steps(node - 1) - own.epoch)
             total += int(main.noise(own, "main").draw(node, 1)[0])
         below = int(np.searchsorted(self.sorted, learned.upper))
         clipped = self.sums[below] + learned.upper * (len(self.sorted) - below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import rillet.layout
 import rillet.noise
 import rillet.scalar
-import rillet.step
 import rillet.stream
 import rillet.threshold.smooth
 from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, SmoothQuantile, Stream
 from rillet.noise import LatticeNoise
-from rillet.state.snapshot import _to_json
+from rillet.state.encoding import encode_state
 from rillet.strategy.independent import IndependentEncoder
 from rillet.strategy.tree import TreeEncoder
 from rillet.threshold import Range
@@ -69,18 +69,17 @@ def all_releases(parts: Iterable[Release | Releases | None]) -> list[Release]:
 def state_text(stream: Stream) -> str:
     """Everything that the stream remembers, and the epoch of its secret."""
     state = stream._settled()
-    return f"{state.secret.epoch} {_to_json(state)}"
+    # How a learning buffer is cut depends on how values came.
+    state = replace(state, raw_buffer=(np.concatenate([np.empty(0), *state.raw_buffer]),))
+    return f"{state.secret.epoch} {encode_state(state)!r}"
 
 
 @contextmanager
-def small_chunks(
-    chunk: int = 8, ratchet: int = 16, pending: int = 5, read_ahead: int = 3
-) -> Iterator[None]:
+def small_chunks(ratchet: int = 16, pending: int = 5, read_ahead: int = 3) -> Iterator[None]:
     """Make the boundaries that a stream must not show so close that a short one crosses many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rillet.step, "CHUNK", chunk)
-        patch.setattr(rillet.scalar, "CHUNK", chunk)
-        patch.setattr(rillet.step, "RATCHET_EVERY", ratchet)
+        patch.setattr(rillet.layout, "RATCHET_EVERY", ratchet)
+        patch.setattr(rillet.layout, "KEYED_RATCHET_EVERY", ratchet)
         patch.setattr(rillet.stream, "_PENDING", pending)
         patch.setattr(rillet.scalar, "READ_AHEAD", read_ahead)
         yield

@@ -20,7 +20,6 @@ from rillet.errors import ParameterError
 from rillet.layout import Layout
 from rillet.noise import LAWS, LatticeNoise, Secret
 from rillet.plan import Plan
-from rillet.step import epoch_after
 from rillet.threshold import ExponentialQuantile, Look, Range, RefreshingThreshold, SmoothQuantile
 
 __all__ = ["Clipping", "Path", "Piece", "draw_paths", "noise_std"]
@@ -126,7 +125,9 @@ def _refreshed(layout: Layout, tallies: dict[int, IntArray], secret: Secret) -> 
         if pieces:
             pieces.append(Piece(first, last, ranges[-1].upper, removed, removed_each))
             # The stream's secret moves on at public times.
-            secret = secret.ratchet(epoch_after(layout.complete_leaves(last)) - secret.epoch)
+            secret = secret.ratchet(
+                layout.ratchet_steps(layout.complete_leaves(last)) - secret.epoch
+            )
         if last not in tallies:
             continue
         noise = layout.look_at(last)

@@ -29,7 +29,6 @@ from rillet.noise import LAWS, IntArray, LatticeNoise, Secret
 from rillet.plan import Plan
 from rillet.reproduce.simulate import ClippedSums, Simulated
 from rillet.statistic import Sum
-from rillet.step import epoch_after
 from rillet.strategy import Mechanism
 from rillet.strategy.elders import SignedDigitNoise, SignedDigitTree
 from rillet.threshold import FixedThreshold, Look, Range
@@ -154,7 +153,9 @@ class Pipeline:
         layout, secret = self.layout, own
         for end, tally in zip(self.ends, self.tallies, strict=True):
             if end > layout.lag:
-                secret = secret.ratchet(epoch_after(layout.complete_leaves(end)) - secret.epoch)
+                secret = secret.ratchet(
+                    layout.ratchet_steps(layout.complete_leaves(end)) - secret.epoch
+                )
                 if layout.epoch_at(end).look is None:
                     return
             noise = layout.look_at(end)
