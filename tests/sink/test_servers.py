@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -55,11 +56,15 @@ def test_mosquitto_delivers(broker):
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_mosquitto_keeps_what_it_acknowledged_over_a_restart(tmp_path, end):
+def test_mosquitto_keeps_what_it_saved_over_a_restart(tmp_path, end):
     with mosquitto(tmp_path / "broker", save_always=end == "kill") as server:
         port, process = server.port, server.process
         assert talk(server, clean=False, publish=b"first") == [b"first"]
         queue_for_later(server, b"second")
+        patience = time.monotonic() + 30
+        while end == "kill" and not server.has_saved(b"second"):
+            assert time.monotonic() < patience
+            time.sleep(0.02)
         getattr(server, end)()
         assert process.poll() is not None
         server.start()
