@@ -10,7 +10,7 @@ end, and enters the main mechanism on fewer steps, so that both together keep th
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final
@@ -24,10 +24,10 @@ from rillet.statistic import Statistic
 from rillet.strategy import Mechanism
 from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold, Threshold
 
-#: A stream's secret moves on, one way, after this many leaves; multiples divide the noise's CHUNK.
+#: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys: stored state holds noise up to the next step, for every key.
-KEYED_RATCHET_EVERY: Final = 2**8
+KEYED_RATCHET_EVERY: Final = 2**9
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,28 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class SharedThreshold:
+    """A clipping range that many keys learn together, from the first observations of any of them.
+
+    Each of these pays ``cost``, and then enters its key's own stream like every other.
+    """
+
+    threshold: Threshold
+    observations: int
+    bounds: Range
+    budget: Fraction
+    cost: Cost
+    look: LookNoise | None = None
+
+    @property
+    def centre_budget(self) -> Fraction:
+        """What finding the centre of a range with two sides takes of the budget."""
+        if isinstance(self.threshold, RefreshingThreshold):
+            return self.budget * self.threshold.centre_share
+        return Fraction(0)
+
+
+@dataclass(frozen=True)
 class Layout:
     """The calibrated parts of a plan.
 
@@ -78,6 +100,7 @@ class Layout:
     statistic: Statistic
     digest: bytes = field(repr=False)
     keyed: bool = False
+    shared: SharedThreshold | None = None
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -91,6 +114,10 @@ class Layout:
         if isinstance(self.threshold, FixedThreshold):
             return self.threshold.range_within(self.bounds)
         return None
+
+    def with_range(self, learned: Range) -> Layout:
+        """The layout of each key's stream, once the shared range is known."""
+        return replace(self, bounds=learned)
 
     @property
     def centre_budget(self) -> Fraction:
@@ -248,6 +275,10 @@ class Layout:
     def events(self) -> list[Event]:
         """Every spend of the plan, with the observations that pay for it."""
         events = []
+        if self.shared is not None:
+            # Which observations of a key were among the first of all is not followed up: all pay.
+            label = f"threshold of all keys ({self.shared.threshold.name})"
+            events.append(Event(label, self.shared.cost, 1, None))
         if self.centre_budget:
             events.append(Event("centre of the range", Cost.pure(self.centre_budget), 1, self.lag))
         if self.opening_look is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,13 +89,19 @@ class StreamState:
     #: Noise under the current key: derived from the secret, never stored.
     levels: Levels | None = field(default=None, repr=False, compare=False)
 
+    def but(self, **changes: Any) -> StreamState:
+        """As ``dataclasses.replace``, ten times faster: many keys change their states often."""
+        changed = object.__new__(StreamState)
+        changed.__dict__.update(self.__dict__, **changes)
+        return changed
+
 
 def start(layout: Layout, secret: Secret) -> StreamState:
     """State before the first observation.  ``secret`` is the stream's own."""
     state = StreamState(t=0, secret=secret)
     if layout.declared_range is None:
         return state
-    return _begin_main(layout, replace(state, segment=Segment(layout.declared_range)))
+    return _begin_main(layout, state.but(segment=Segment(layout.declared_range)))
 
 
 def step(
@@ -115,8 +122,7 @@ def step(
     parts: list[Releases] = []
     if state.t < layout.lag:
         raw_learning, raw_block = np.split(raw_block, [layout.lag - state.t])
-        state = replace(
-            state,
+        state = state.but(
             t=state.t + len(raw_learning),
             raw_buffer=(*state.raw_buffer, raw_learning.copy()),
         )
@@ -129,7 +135,7 @@ def step(
         parts.append(released)
     releases = Releases.join(parts) if parts else _no_releases(layout, key)
     if len(releases):
-        state = replace(state, latest=releases[-1])
+        state = state.but(latest=releases[-1])
     return state, releases
 
 
@@ -153,7 +159,7 @@ def _finish_opening(layout: Layout, key: Key, state: StreamState) -> tuple[Strea
                 raw_values, bounds, layout.centre_budget, state.secret
             )
         exact_tally = layout.threshold.tally(raw_values, bounds, centre)
-        state = replace(state, centre=centre, exact_tally=exact_tally)
+        state = state.but(centre=centre, exact_tally=exact_tally)
         state, learned, segment = _look(layout, state, layout.lag)
     else:
         learned = layout.threshold.learn(
@@ -176,8 +182,7 @@ def _finish_opening(layout: Layout, key: Key, state: StreamState) -> tuple[Strea
     segment = replace(segment, after=layout.lag, sum=float(sums[-1]))
     corrected = sums + segment.removed / layout.lag * t if segment.removed else sums
     releases = _releases(layout, key, t, corrected, unit_std, segment)
-    state = replace(
-        state,
+    state = state.but(
         raw_buffer=(),
         segment=segment,
         ranges=(learned,),
@@ -193,10 +198,9 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
     """Start encoder and decoder, and leave the opening's key behind."""
     secret = state.secret.ratchet()
     if layout.main is None:
-        return replace(state, secret=secret)
+        return state.but(secret=secret)
     strategy, leaves = layout.main.strategy, layout.main.leaves
-    state = replace(
-        state,
+    state = state.but(
         secret=secret,
         encoder=strategy.encoder(leaves).start(),
         decoder=strategy.decoder(leaves).start(),
@@ -213,7 +217,7 @@ def _begin_epoch(layout: Layout, state: StreamState, epoch: Epoch) -> StreamStat
     if epoch.look is not None:
         assert isinstance(layout.threshold, RefreshingThreshold)
         exact_tally = layout.threshold.tally(np.empty(0), layout.bounds, state.centre)
-    return replace(state, weights=(*state.weights, grid.step), exact_tally=exact_tally)
+    return state.but(weights=(*state.weights, grid.step), exact_tally=exact_tally)
 
 
 def epoch_grid(state: StreamState, epoch: Epoch) -> Grid:
@@ -269,8 +273,8 @@ def _run_epoch(
             exact_tally = exact_tally + layout.threshold.tally(
                 raw_chunk, layout.bounds, state.centre
             )
-        state = replace(
-            state, t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_tally=exact_tally
+        state = state.but(
+            t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_tally=exact_tally
         )
         if len(exact_leaves):
             state, noisy_prefix = _release_leaves(layout, state, first_leaf + done, exact_leaves)
@@ -309,13 +313,12 @@ def _finish_epoch(
 ) -> StreamState:
     """Look at the tally, learn the range again, count on from here."""
     state, learned, segment = _look(layout, state, state.t)
-    state = replace(
-        state,
+    state = state.but(
         segment=replace(segment, after=state.t, sum=last_sum, prefix=last_prefix),
         ranges=(*state.ranges, learned),
     )
     if state.t == layout.length:
-        return replace(state, exact_tally=None)
+        return state.but(exact_tally=None)
     return _begin_epoch(layout, state, layout.epoch_at(state.t + 1))
 
 
@@ -334,7 +337,7 @@ def _look(layout: Layout, state: StreamState, t: int) -> tuple[StreamState, Rang
     noisy = state.exact_tally + draws
     look = Look(noisy, noise.observations, noise.scale, noise.law)
     looks = (*state.looks, look)
-    state = replace(state, looks=looks, exact_tally=None)
+    state = state.but(looks=looks, exact_tally=None)
     outlook = layout.outlook(t)
     finding = threshold.judge(layout.bounds, looks, state.ranges, outlook, state.centre)
     segment = Segment(
@@ -372,7 +375,7 @@ def _release_leaves(
     state, noise = draw_nodes(layout, state, first_leaf, len(exact_nodes))
     noisy = exact_nodes + noise
     decoder_state, prefix = strategy.decoder(leaves).decode(state.decoder, first_leaf, noisy)
-    return replace(state, encoder=encoder_state, decoder=decoder_state), prefix
+    return state.but(encoder=encoder_state, decoder=decoder_state), prefix
 
 
 def draw_nodes(
@@ -386,7 +389,7 @@ def draw_nodes(
         begin = first_leaf - ahead.first_leaf
         noise = ahead.nodes[begin : begin + count]
         if begin + count == len(ahead.nodes):
-            state = replace(state, ahead=None)
+            state = state.but(ahead=None)
         return state, noise
     levels = state.levels or mechanism.levels(state.secret, "main")
     process = mechanism.strategy.noise_process(mechanism.leaves)
@@ -395,7 +398,7 @@ def draw_nodes(
     if layout.ratchet_steps(last) > secret.epoch:
         secret = secret.ratchet()
         levels = mechanism.levels(secret, "main")
-    return replace(state, secret=secret, process=process_state, levels=levels), noise
+    return state.but(secret=secret, process=process_state, levels=levels), noise
 
 
 def without_key(layout: Layout, state: StreamState) -> StreamState:
@@ -409,13 +412,11 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
     if state.segment is None:  # Nothing has been drawn yet.
         return state
     if mechanism is None or done == mechanism.leaves:  # Nothing will be drawn any more.
-        return replace(state, secret=state.secret.ratchet(), levels=None)
+        return state.but(secret=state.secret.ratchet(), levels=None)
     if state.ahead is not None:
         used = done + 1 - state.ahead.first_leaf
         looks = {t: draws for t, draws in state.ahead.looks.items() if t > state.t}
-        return replace(
-            state, ahead=Ahead(done + 1, state.ahead.nodes[used:].copy(), looks), levels=None
-        )
+        return state.but(ahead=Ahead(done + 1, state.ahead.nodes[used:].copy(), looks), levels=None)
     every = layout.ratchet_every
     last = min(mechanism.leaves, (done // every + 1) * every)
     looks = {}
@@ -426,7 +427,7 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
             count = len(state.exact_tally)
             looks[epoch.last] = _look_noise(epoch.look, state.secret, epoch.last, count)
     state, nodes = draw_nodes(layout, state, done + 1, last - done)
-    return replace(state, ahead=Ahead(done + 1, nodes, looks), levels=None)
+    return state.but(ahead=Ahead(done + 1, nodes, looks), levels=None)
 
 
 def _releases(

@@ -39,6 +39,8 @@ PAPER_SHARE = 0.85
 PAPER_QUANTILE = 0.005
 PAPER_RANK_FACTOR = 0.85
 PAPER_MULTIPLIER = 1.5
+#: What every observation pays for a threshold that keys share.
+SHARED_SHARE = 0.05
 #: The tables give β_lt about 0.2 of β = 0.02.
 PAPER_BETA_LT = 0.004
 
@@ -145,12 +147,16 @@ def choose(
     strategy: Strategy | Auto,
     threshold_share: float | Auto,
     refresh: float | Auto | None = "auto",
+    sharing: int = 0,
 ) -> Choice:
-    """Replace every ``"auto"`` by a choice."""
+    """Replace every ``"auto"`` by a choice; ``sharing`` keys learn one threshold together."""
     reasons: list[str] = []
     if strategy == "auto":
         strategy = _auto_strategy(guarantee, -(-length // every))
         reasons.append(_STRATEGY_REASONS[strategy.name])
+    if sharing:  # The lag is one of all keys together, the share one that all observations pay.
+        length *= sharing
+        threshold_share = SHARED_SHARE if threshold_share == "auto" else threshold_share
     if threshold == "auto":
         threshold = _auto_threshold(length, lag, refresh, reasons)
     else:

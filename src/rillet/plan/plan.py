@@ -10,26 +10,24 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rillet.errors import ParameterError, StateError
 from rillet.grid import UNKNOWN_LENGTH_CAP, check_range
-from rillet.layout import Epoch, Layout, LookNoise
+from rillet.keyed import KeyedStreams
+from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret
+from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose, paper_threshold
-from rillet.privacy import Cost, Guarantee, check_delta, check_epsilon, laplace_scale, root_up
+from rillet.privacy import Guarantee, check_delta, check_epsilon
 from rillet.release import Key
+from rillet.source.keys import DeclaredKeys
 from rillet.statistic import STATISTICS, Mean, Statistic
 from rillet.step import start
 from rillet.strategy import (
     STRATEGIES,
     BinaryTree,
-    Independent,
-    Mechanism,
-    SignedDigitTree,
     Strategy,
 )
 from rillet.stream import Stream
@@ -37,7 +35,6 @@ from rillet.threshold import (
     THRESHOLDS,
     FixedThreshold,
     Range,
-    RefreshingThreshold,
     Threshold,
 )
 
@@ -77,6 +74,12 @@ class Plan:
         None: never.
     backfill
         Also release the first ``lag`` observations, once the threshold is known.
+    keys
+        Declared keys, tuples of text and whole numbers: a stream for each (:meth:`open_many`), and
+        ``length``, ``lag`` and the promise hold for each of them.
+    shared_threshold
+        All keys share one clipping range, learned from the first ``lag`` observations of any of
+        them; each observation of every key then has ``threshold_share`` less to spend on its sum.
 
     Examples
     --------
@@ -100,6 +103,8 @@ class Plan:
     threshold_share: float | Auto = "auto"
     refresh: float | Auto | None = "auto"
     backfill: bool = False
+    keys: tuple[Key, ...] = ()
+    shared_threshold: bool = False
     _choice: Choice = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +130,11 @@ class Plan:
             raise ParameterError("backfill", "True or False", self.backfill)
         if not isinstance(self.statistic, Statistic):
             raise ParameterError("statistic", "a statistic such as Mean()", self.statistic)
+        if self.keys:
+            settle("keys", DeclaredKeys(self.keys).keys)
+        self._check_sharing()
+        if self.shared_threshold and self.refresh == "auto":
+            settle("refresh", None)
         choice = choose(
             guarantee=self.guarantee,
             length=self.most_observations,
@@ -134,13 +144,32 @@ class Plan:
             strategy=self.strategy,
             threshold_share=self.threshold_share,
             refresh=self.refresh,
+            sharing=len(self.keys) if self.shared_threshold else 0,
         )
+        if self.shared_threshold and not choice.lag:
+            raise ParameterError(
+                "shared_threshold", "a threshold that is learned", choice.threshold
+            )
         for name in ("lag", "threshold", "strategy", "threshold_share", "refresh"):
             settle(name, getattr(choice, name))
         settle("_choice", choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
         self.layout.ledger()
+
+    def _check_sharing(self) -> None:
+        if not isinstance(self.shared_threshold, bool):
+            raise ParameterError("shared_threshold", "True or False", self.shared_threshold)
+        if not self.shared_threshold:
+            return
+        if not self.keys:
+            raise ParameterError("shared_threshold", "False where no keys are declared", True)
+        if self.backfill:
+            raise ParameterError(
+                "backfill", "False with a shared threshold, which releases every observation", True
+            )
+        if self.refresh not in ("auto", None):
+            raise ParameterError("refresh", "None with a shared threshold", self.refresh)
 
     # --- named plans -----------------------------------------------------------------------------
 
@@ -241,66 +270,7 @@ class Plan:
     @cached_property
     def layout(self) -> Layout:
         """The calibrated mechanisms."""
-        threshold, strategy, lag = self.threshold, self.strategy, self.lag
-        assert isinstance(threshold, Threshold) and isinstance(strategy, Strategy)
-        assert isinstance(lag, int) and isinstance(self.threshold_share, float)
-        guarantee, most = self.guarantee, self.most_observations
-        # The share as the decimal that was typed, so that 0.8 of 1 leaves exactly 0.2.
-        budget = Fraction(self.epsilon) * Fraction(repr(self.threshold_share))
-        opening = None
-        if lag:
-            spent = threshold.cost(budget, self.delta)
-            # The opening's own release is pure: the threshold may have used up all of delta.
-            of_sum: Strategy = Independent()
-            if self.backfill:
-                of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
-            leaves = -(-lag // self.every) if self.backfill else 1
-            left = Cost(epsilon=spent.epsilon)
-            opening = Mechanism.calibrate(
-                of_sum, leaves, Guarantee(self.epsilon), already=left, observations=lag
-            )
-        main = None
-        if most > lag:
-            leaves = -(-(most - lag) // self.every)
-            main = Mechanism.calibrate(strategy, leaves, guarantee, observations=most - lag)
-        epochs, opening_look = self._epochs(main, threshold, lag, budget)
-        return Layout(
-            guarantee=guarantee,
-            bounds=self.bounds,
-            length=most,
-            length_is_known=self.length is not None,
-            lag=lag,
-            every=self.every,
-            backfill=self.backfill,
-            threshold=threshold,
-            threshold_budget=budget,
-            opening=opening,
-            opening_look=opening_look,
-            main=main,
-            epochs=epochs,
-            statistic=self.statistic,
-            digest=self.digest,
-        )
-
-    def _epochs(
-        self, main: Mechanism | None, threshold: Threshold, lag: int, budget: Fraction
-    ) -> tuple[tuple[Epoch, ...], LookNoise | None]:
-        """Epochs of the main mechanism, and the look at the opening's end."""
-        if not isinstance(threshold, RefreshingThreshold):
-            if main is None:
-                return (), None
-            return (Epoch(lag + 1, self.most_observations, main.steps, main.cost),), None
-        sensitivity = threshold.tally_sensitivity("laplace")
-        for_look = budget * (1 - threshold.centre_share)
-        scale = laplace_scale(sensitivity, for_look)
-        opening_look = LookNoise(lag, scale, "laplace", Cost.pure(for_look))
-        epochs: list[Epoch] = []
-        ends = threshold.epoch_ends(lag, self.most_observations, self.every) if main else ()
-        for first, last in pairwise((lag, *ends)):
-            assert main is not None
-            share = threshold.look_share(last, self.most_observations)
-            epochs.append(_shared_epoch(main, threshold, first + 1, last, share))
-        return tuple(epochs), opening_look
+        return layout_of(self)
 
     def unit_noise_std(self, t: int) -> float:
         """Noise std of the statistic at ``t``, per unit of clipping range.
@@ -337,8 +307,27 @@ class Plan:
         Without a ``secret`` a fresh one comes from the operating system.  With the same secret,
         plan, key and run the noise is the same: never open two streams of different data that way.
         """
+        if self.shared_threshold:
+            raise ParameterError(
+                "shared_threshold", "open_many() for keys that share one", "open()"
+            )
+        if self.keys and key not in self.keys:
+            raise ParameterError("key", "one of the plan's declared keys", key)
         own = self._stream_secret(Secret.generate() if secret is None else secret, key, run)
         return Stream(self.layout, key, start(self.layout, own))
+
+    def open_many(self, *, secret: Secret | None = None, run: str = "") -> KeyedStreams:
+        """Start a stream for each declared key, each with its own secret derived from ``secret``.
+
+        ``update(key, value)`` and ``update_many`` of the result take observations; one whose key
+        was not declared is dropped, and nothing tells.
+        """
+        if not self.keys:
+            raise ParameterError("keys", "declared keys; without them use open()", ())
+        master = Secret.generate() if secret is None else secret
+        secrets = (self._stream_secret(master, key, run) for key in self.keys)
+        shared = self._stream_secret(master, (), run) if self.shared_threshold else None
+        return KeyedStreams(self.layout, DeclaredKeys(self.keys), secrets, shared)
 
     def resume(self, blob: bytes, *, secret: Secret, run: str = "") -> Stream:
         """Continue from :meth:`Stream.snapshot`, as if the stream had never stopped.
@@ -377,6 +366,8 @@ class Plan:
             if not item.init:
                 continue
             value = getattr(self, item.name)
+            if item.name in ("keys", "shared_threshold") and not value:
+                continue  # Plans without keys stay the plans that they were.
             if isinstance(value, (Threshold, Strategy, Statistic)):
                 value = {"kind": value.name, **dataclasses.asdict(value)}  # type: ignore[call-overload]
             fields[item.name] = value
@@ -398,6 +389,10 @@ class Plan:
         known = {item.name for item in dataclasses.fields(cls) if item.init}
         if unknown := sorted(set(fields) - known):
             raise ParameterError("plan", f"only the names {sorted(known)}", f"also {unknown}")
+        if "keys" in fields:
+            fields["keys"] = tuple(
+                tuple(key) if isinstance(key, list) else key for key in fields["keys"]
+            )
         fields["threshold"] = _untag("threshold", fields.get("threshold"), THRESHOLDS)
         fields["strategy"] = _untag("strategy", fields.get("strategy"), STRATEGIES)
         fields["statistic"] = _untag("statistic", fields.get("statistic"), STATISTICS)
@@ -407,27 +402,6 @@ class Plan:
             raise ParameterError(
                 "plan", "every required name", f"a plan without it ({error})"
             ) from None
-
-
-def _shared_epoch(
-    main: Mechanism, threshold: RefreshingThreshold, first: int, last: int, share: Fraction
-) -> Epoch:
-    """Give ``share`` of an observation's budget to the look, the rest to the main mechanism.
-
-    The main mechanism keeps its noise and takes fewer steps: what it costs falls with them.
-    """
-    if not share:
-        return Epoch(first, last, main.steps, main.cost)
-    law, whole = main.strategy.law, main.cost
-    sensitivity = threshold.tally_sensitivity(law)
-    if law == "laplace":
-        scale = laplace_scale(sensitivity, whole.epsilon * share)
-        cost = Cost.pure(sensitivity / Fraction(scale))
-    else:
-        scale = root_up(sensitivity / (whole.mu_squared * share))
-        cost = Cost.gaussian(sensitivity / Fraction(scale) ** 2)
-    steps, reduced = main.with_less(share)
-    return Epoch(first, last, steps, reduced, LookNoise(last - first + 1, scale, law, cost))
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
