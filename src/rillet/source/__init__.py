@@ -6,8 +6,13 @@ the position behind it. Sources share these promises:
 
 - **One row, one observation.** A cell that is empty, missing or no number is NaN, which clipping
   maps to a fixed image. No value makes a source raise, skip or add a row.
-- **Bounded memory.** At most ``block_rows`` rows are held at a time.
-- **Resume.** ``start=block.position`` continues behind that block.
+- **Keys and sequence numbers.** On request each observation has the place of its key among the
+  declared ones and its sequence number. A row with no such key stays, marked `UNDECLARED`; who
+  absorbs the block drops it.
+- **Bounded memory.** At most ``block_rows`` rows are held at a time, and a chunk of those behind.
+- **Resume.** ``start=block.position`` continues behind that block, ``start=block.start`` gives it
+  again.
+- **Stop.** When ``stop`` is set, the iterator ends between two blocks.
 - **Asking is acknowledging.** Who asks for the next block has safely absorbed the one before. A
   source over a broker acknowledges then, so a consumer must not read ahead of what it has made
   durable.
@@ -21,7 +26,17 @@ from __future__ import annotations
 from rillet.source.block import Block, Position
 from rillet.source.delimited import read_csv
 from rillet.source.json_lines import read_json_lines
+from rillet.source.keys import UNDECLARED, DeclaredKeys
 from rillet.source.opening import read
 from rillet.source.parquet import read_parquet
 
-__all__ = ["Block", "Position", "read", "read_csv", "read_json_lines", "read_parquet"]
+__all__ = [
+    "UNDECLARED",
+    "Block",
+    "DeclaredKeys",
+    "Position",
+    "read",
+    "read_csv",
+    "read_json_lines",
+    "read_parquet",
+]

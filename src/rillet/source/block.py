@@ -10,13 +10,19 @@ import numpy.typing as npt
 
 from rillet.errors import ParameterError
 
-__all__ = ["DEFAULT_BLOCK_ROWS", "Block", "FloatArray", "Position"]
+__all__ = ["DEFAULT_BLOCK_ROWS", "Block", "FloatArray", "IntArray", "Position"]
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 # Half a megabyte of float64: large enough that the work per block is NumPy's, small enough that
 # memory and the wait for the first release stay small.
 DEFAULT_BLOCK_ROWS = 1 << 16
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Tell whether this is an ``int`` and no ``bool``."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class Position:
 class Block:
     """A run of consecutive observations.
 
-    **Privacy.** Touches raw data: ``raw_values`` is unreleased, and ``repr`` leaves it out.
+    **Privacy.** Touches raw data: ``raw_values``, ``key_of`` and ``sequence`` are unreleased, and
+    ``repr`` leaves them out.
 
     ``numpy.asarray(block)`` gives the values, so a block can be passed where an array is wanted.
 
@@ -60,11 +67,22 @@ class Block:
     fraction : float or None
         How much of the source lies before that place, for a progress bar; None if the source has
         no known end.
+    start : Position
+        The place in front of its first row.
+    key_of : numpy.ndarray or None
+        int64, for each observation the place of its key among the declared ones, -1 if its key is
+        none of them; None if the source was given no keys.
+    sequence : numpy.ndarray or None
+        int64, the sequence number of each observation, -1 if it has none; None if the source was
+        not asked for them.
     """
 
     raw_values: FloatArray = field(repr=False)
     position: Position
     fraction: float | None = None
+    start: Position = Position()
+    key_of: IntArray | None = field(default=None, repr=False)
+    sequence: IntArray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return int(self.raw_values.size)
@@ -82,8 +100,3 @@ def check_block_rows(block_rows: object) -> int:
     if not is_integer(block_rows) or block_rows < 1:
         raise ParameterError("block_rows", "an integer of at least 1", block_rows)
     return block_rows
-
-
-def is_integer(value: object) -> TypeGuard[int]:
-    """Tell whether this is an ``int`` and no ``bool``."""
-    return isinstance(value, int) and not isinstance(value, bool)

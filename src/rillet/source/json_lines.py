@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,19 +22,26 @@ from rillet.errors import InputError, ParameterError
 from rillet.source.block import (
     DEFAULT_BLOCK_ROWS,
     Block,
-    FloatArray,
     Position,
     check_block_rows,
+    is_integer,
 )
+from rillet.source.keys import DeclaredKeys, RawRows, Wanted, sequence_numbers, text_of
 from rillet.source.lines import LineReader, blocks_of
 from rillet.source.names import find_column, listed
 from rillet.source.number import number, numbers
 
 __all__ = ["read_json_lines"]
 
-# Integers become floats at once: Python refuses integers of more than 4,300 digits, and those
-# beyond the largest double could not be converted later.
-_decode: Callable[[str], Any] = json.JSONDecoder(parse_int=float).decode
+_LONG_INTEGER = 40
+
+
+def _integer(text: str) -> int | float:
+    """Read an integer; a long one becomes a float at once, for Python refuses 4,300 digits."""
+    return int(text) if len(text) < _LONG_INTEGER else float(text)
+
+
+_decode: Callable[[str], Any] = json.JSONDecoder(parse_int=_integer).decode
 
 _NO_VALUE = object()
 
@@ -44,6 +52,11 @@ def read_json_lines(
     *,
     block_rows: int = DEFAULT_BLOCK_ROWS,
     start: Position | None = None,
+    keys: DeclaredKeys | None = None,
+    key_columns: Sequence[str] = (),
+    sequence_column: str | None = None,
+    follow: bool = False,
+    stop: threading.Event | None = None,
 ) -> Iterator[Block]:
     r"""Read a field of numbers from JSON lines, or from standard input for the path ``"-"``.
 
@@ -52,7 +65,7 @@ def read_json_lines(
     that no line makes this raise, skip or add a row.
 
     **Delivery.** As `rillet.source.read_csv`: a file exactly once from the position of the last
-    absorbed block, standard input at most once.
+    absorbed block, followed or not, standard input at most once.
 
     Parameters
     ----------
@@ -61,9 +74,21 @@ def read_json_lines(
     column : str, optional
         The name of the field; None if each line is a bare number.
     block_rows : int
-        At most so many rows to a block.
+        So many rows to a block; fewer at the end, from a pipe, or where lines are very long.
     start : Position, optional
         Continue behind a block read before.
+    keys : DeclaredKeys, optional
+        The declared keys, of which each record has one or none.
+    key_columns : sequence of str
+        The fields that hold the parts of a record's key, text or integers, in the order of the
+        parts.
+    sequence_column : str, optional
+        The field with a record's sequence number.
+    follow : bool
+        At the end of a file wait for it to grow, and take a last line only with its line end. The
+        first line is waited for before this returns.
+    stop : threading.Event, optional
+        Once it is set, no further block comes.
 
     Returns
     -------
@@ -86,30 +111,35 @@ def read_json_lines(
     [[12.5, nan]]
     """
     check_block_rows(block_rows)
-    return json_blocks(LineReader(path), column, block_rows=block_rows, start=start)
+    wanted = Wanted.checked(column, keys, key_columns, sequence_column)
+    reader = LineReader(path, follow=follow, stop=stop)
+    return json_blocks(reader, wanted, block_rows=block_rows, start=start)
 
 
 def json_blocks(
-    reader: LineReader, column: str | None, *, block_rows: int, start: Position | None
+    reader: LineReader, wanted: Wanted, *, block_rows: int, start: Position | None
 ) -> Iterator[Block]:
     """Check the first record of an open reader and return all blocks; see `read_json_lines`."""
-    _check_shape(reader.name, reader.first_line(consume=False), column)
+    _check_shape(reader.name, reader.first_line(consume=False), wanted)
+    raw_rows_of = raw_fields(wanted)
     return blocks_of(
         reader,
-        numbers if column is None else _raw_field(column),
+        lambda raw_run: raw_rows_of(raw_run.raw_lines()),
         block_rows=block_rows,
         start=reader.go_to(start or Position()),
     )
 
 
-def _check_shape(source: str, first: bytes, column: str | None) -> None:
+def _check_shape(source: str, first: bytes, wanted: Wanted) -> None:
     record = _record(first)
     if isinstance(record, dict):
         # Even a single field must be named: lines may lack it, and those are NaN, not an error.
-        if column is None:
+        if wanted.column is None:
             raise ParameterError("column", f"one of {listed(list(record))}", None)
-        find_column(source, list(record), column)
-    elif column is not None:
+        for name in (wanted.column, *wanted.key_columns, wanted.sequence_column):
+            if name is not None:
+                find_column(source, list(record), name)
+    elif wanted.column is not None:
         raise InputError(
             f"{source}: expected a JSON object on the first line, since a column is named, found "
             'something else; is this JSON lines? CSV needs format="csv"'
@@ -118,6 +148,12 @@ def _check_shape(source: str, first: bytes, column: str | None) -> None:
         raise InputError(
             f"{source}: expected a number on the first line, since no column is named, found "
             'something else; is this JSON lines? CSV needs format="csv"'
+        )
+    elif not wanted.only_values:
+        raise ParameterError(
+            "column",
+            "the name of a field, since keys and sequence numbers are read from fields",
+            None,
         )
 
 
@@ -152,15 +188,36 @@ def _number(raw_value: object) -> float:
         return raw_value
     if isinstance(raw_value, str):
         return number(raw_value.encode("utf-8", "replace"))
-    return math.nan
+    return float(raw_value) if is_integer(raw_value) else math.nan
 
 
-def _raw_field(column: str) -> Callable[[list[bytes]], FloatArray]:
-    def raw_values_of(raw_lines: list[bytes]) -> FloatArray:
-        raw_found = [
-            record.get(column) if isinstance(record, dict) else None
-            for record in _raw_records(raw_lines)
+def raw_fields(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
+    """Return a function from lines to what is wanted of each; total.
+
+    **Privacy.** Touches raw data. Without ``wanted.column`` each line is a bare number.
+    """
+    column, sequence_column, keys = wanted.column, wanted.sequence_column, wanted.keys
+    if column is None:
+        return lambda raw_lines: RawRows(numbers(raw_lines))
+
+    def raw_rows_of(raw_lines: list[bytes]) -> RawRows:
+        raw_records = [
+            record if isinstance(record, dict) else {} for record in _raw_records(raw_lines)
         ]
-        return np.fromiter(map(_number, raw_found), dtype=np.float64, count=len(raw_found))
+        raw_found = map(_number, [record.get(column) for record in raw_records])
+        raw_values = np.fromiter(raw_found, dtype=np.float64, count=len(raw_records))
+        key_of = sequence = None
+        if keys is not None:
+            key_of = keys.places(
+                *(
+                    [text_of(record.get(name)) for record in raw_records]
+                    for name in wanted.key_columns
+                )
+            )
+        if sequence_column is not None:
+            sequence = sequence_numbers(
+                [text_of(record.get(sequence_column)) for record in raw_records]
+            )
+        return RawRows(raw_values, key_of, sequence)
 
-    return raw_values_of
+    return raw_rows_of

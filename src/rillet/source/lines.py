@@ -9,14 +9,19 @@ line can change where the next one starts, so no value can swallow or split anot
 from __future__ import annotations
 
 import os
+import select
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedReader, UnsupportedOperation
 from pathlib import Path
 from typing import cast
 
-from rillet.errors import InputError
-from rillet.source.block import Block, FloatArray, Position
+from rillet.errors import InputError, ParameterError
+from rillet.source.block import Block, Position
+from rillet.source.keys import RawRows
+from rillet.source.raw_buffer import RawBuffer, RawRun
 
 __all__ = ["STANDARD_INPUT", "LineReader", "blocks_of"]
 
@@ -25,6 +30,10 @@ STANDARD_INPUT = "-"
 CHUNK_BYTES = 1 << 20
 # A line that never ends must not fill the memory. Longer lines count as one row without a number.
 LONGEST_LINE = 1 << 20
+# Many lines of nearly that length must not fill it either.
+MOST_BYTES = 1 << 25
+# How long to wait before looking again whether a file has grown.
+POLL_SECONDS = 0.1
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -39,23 +48,38 @@ class LineReader:
     ----------
     path : str or path-like
         The file, or ``"-"``.
+    follow : bool
+        At the end wait for more, and take no line without its line end.
+    stop : threading.Event, optional
+        Ends the waiting.
 
     Raises
     ------
     InputError
         If the file cannot be opened or read.
+    ParameterError
+        If something is to be followed that is no regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+    ) -> None:
         standard = os.fspath(path) == STANDARD_INPUT
         self.name = "standard input" if standard else os.fspath(path)
         self.size: int | None = None
         self.offset = 0
-        self._raw_pending = b""
+        self._raw = RawBuffer()
+        self._given = 0
         self._rows_to_skip = 0
         self._dropped = 0
         self._ended = False
         self._closes = not standard
+        self._follow = follow
+        self._stop = stop
         try:
             # The reader itself is the context manager.
             self._stream = _standard_input() if standard else Path(path).open("rb")  # noqa: SIM115
@@ -63,6 +87,11 @@ class LineReader:
                 self.size = os.fstat(self._stream.fileno()).st_size
         except OSError as error:
             raise self._failed(error) from error
+        if follow and self.size is None:
+            self.close()
+            raise ParameterError(
+                "follow", "a regular file to follow", self.name, "a pipe is followed by itself"
+            )
 
     def __repr__(self) -> str:
         return f"LineReader({self.name!r})"
@@ -94,18 +123,24 @@ class LineReader:
         InputError
             If there is none, if it has no end, or if the file is not in UTF-8.
         """
-        while b"\n" not in self._raw_pending and len(self._raw_pending) <= LONGEST_LINE:
-            if not self._fill():
+        raw = self._raw
+        while not raw.lines and raw.size <= LONGEST_LINE:
+            if not self._fill() and not (self._follow and self._wait()):
                 break
-        if self._raw_pending.startswith(_WIDE_MARKS):
+        if not raw.lines and raw.size <= LONGEST_LINE and (self._follow or self.is_stopped()):
+            raise InputError(
+                f"{self.name}: expected a first line with names or a record, found none that is "
+                "complete before the stop"
+            )
+        if raw.startswith(_WIDE_MARKS):
             raise InputError(
                 f"{self.name}: expected text in UTF-8, found UTF-16; convert it, for instance "
                 "with iconv -f utf-16 -t utf-8"
             )
-        if self.offset == 0 and self._raw_pending.startswith(_BYTE_ORDER_MARK):
-            self._raw_pending = self._raw_pending[len(_BYTE_ORDER_MARK) :]
+        if self.offset == 0 and raw.startswith(_BYTE_ORDER_MARK):
+            raw.skip(len(_BYTE_ORDER_MARK))
             self.offset = len(_BYTE_ORDER_MARK)
-        line, end, rest = self._raw_pending.partition(b"\n")
+        line, whole = raw.first_line(), bool(raw.lines)
         if len(line) > LONGEST_LINE:
             raise InputError(
                 f"{self.name}: expected a first line of at most {LONGEST_LINE:,} bytes, found a "
@@ -114,11 +149,10 @@ class LineReader:
         if not line.strip():
             raise InputError(
                 f"{self.name}: expected a first line with names or a record, found "
-                f"{'an empty line' if end else 'an empty file'}"
+                f"{'an empty line' if whole else 'an empty file'}"
             )
         if consume:
-            self._raw_pending = rest
-            self.offset += len(line) + len(end)
+            self.offset += len(raw.take(1)) + 1 if whole else len(raw.take_rest())
         return line
 
     def go_to(self, start: Position) -> Position:
@@ -141,58 +175,161 @@ class LineReader:
             self._seek(start.offset)
         return Position(start.rows, self.offset)
 
-    def runs(self, block_rows: int) -> Iterator[tuple[list[bytes], int]]:
-        """Yield lists of at most ``block_rows`` lines, each with the byte behind it.
+    def runs(self, block_rows: int) -> Iterator[RawRun]:
+        """Yield runs of at most ``block_rows`` lines.
+
+        A file gives runs of just that length, but for the last one and where lines are so long
+        that they would fill the memory. A pipe gives what it has.
 
         **Privacy.** Touches raw data. The number of lines depends on line ends alone.
         """
+        raw, self._given = self._raw, self.offset
         while True:
-            *raw_lines, self._raw_pending = self._raw_pending.split(b"\n")
-            if self._dropped and raw_lines:
-                self.offset += self._dropped + len(raw_lines[0])
-                raw_lines[0] = b""
+            if self._dropped and raw.lines:
+                # Its tail goes the way of its beginning, and an empty line stands for it.
+                tail = len(raw.first_line())
+                raw.skip(tail)
+                self.offset += self._dropped + tail
                 self._dropped = 0
-            self._skip(raw_lines)
-            for first in range(0, len(raw_lines), block_rows):
-                raw_run = raw_lines[first : first + block_rows]
-                self.offset += sum(map(len, raw_run)) + len(raw_run)
-                yield _without_overlong(raw_run), self.offset
-            if len(self._raw_pending) > LONGEST_LINE:
-                self._dropped += len(self._raw_pending)
-                self._raw_pending = b""
-            if not self._fill():
+            self._skip()
+            overlong = raw.rest > LONGEST_LINE
+            at_once = self.size is None or overlong or raw.size > MOST_BYTES
+            while raw.lines >= (1 if at_once else block_rows):
+                yield self._run(min(raw.lines, block_rows))
+            if overlong:
+                self._dropped += len(raw.take_rest())
+            if self._fill():
+                continue
+            if not self._follow:
                 break
-        if self._raw_pending or self._dropped:
-            raw_run = [b"" if self._dropped else self._raw_pending]
-            self.offset += self._dropped + len(self._raw_pending)
-            self._raw_pending, self._dropped = b"", 0
+            if raw.lines:  # The end for now: what is there must not wait.
+                yield self._run(raw.lines)
+            if not self._wait():
+                break
+        yield from self._last_run()
+
+    def _run(self, rows: int) -> RawRun:
+        raw_text, size = self._take(rows)
+        return self._behind(raw_text, rows, size)
+
+    def _take(self, rows: int) -> tuple[bytes, int]:
+        overlong = self._raw.longest(rows) > LONGEST_LINE
+        raw_text = self._raw.take(rows)
+        size = len(raw_text) + 1
+        if overlong:
+            raw_lines = raw_text.split(b"\n")
+            raw_text = b"\n".join(line if len(line) <= LONGEST_LINE else b"" for line in raw_lines)
+        return raw_text, size
+
+    def _behind(self, raw_text: bytes, rows: int, size: int) -> RawRun:
+        before, self.offset = self._given, self.offset + size
+        self._given = self.offset
+        return RawRun(raw_text, rows, before, self.offset)
+
+    def _last_run(self) -> Iterator[RawRun]:
+        """Yield what is left at the end, with a last line that lacks its line end."""
+        rows, size, raw_texts = self._raw.lines, self._dropped, []
+        if rows:
+            raw_text, size = self._take(rows)
+            raw_texts.append(raw_text)
+        # Whoever follows a file, or was stopped, cannot know that such a line is complete.
+        if (self._raw.rest or self._dropped) and not self._follow and not self.is_stopped():
+            raw_last = self._raw.take_rest()
+            size += len(raw_last)
             if self._rows_to_skip:
                 self._rows_to_skip -= 1
             else:
-                yield _without_overlong(raw_run), self.offset
-        if self._rows_to_skip:
+                raw_texts.append(b"" if self._dropped else raw_last)
+                rows += 1
+        if self._rows_to_skip and not self.is_stopped():
             raise InputError(
                 f"{self.name}: expected {self._rows_to_skip:,} more rows before the place to "
                 "continue from, found the end; give the same source again from its beginning"
             )
+        if rows:
+            yield self._behind(b"\n".join(raw_texts), rows, size)
 
-    def _fill(self) -> bool:
+    def fraction(self, offset: int) -> float | None:
+        """Return how much of a file lies before a byte, if it has an end."""
+        return None if self._follow or not self.size else min(1.0, offset / self.size)
+
+    def is_stopped(self) -> bool:
+        """Whether the reader was asked to stop."""
+        return self._stop is not None and self._stop.is_set()
+
+    def _fill(self) -> int:
+        """Read a chunk and return its size: 0 at the end, or if the reader was stopped."""
         if self._ended:
-            return False
+            return 0
         try:
+            if self.size is None and not self._wait_for_pipe():
+                return 0
             # A pipe gives what it has; waiting for a full chunk would hold back live rows.
             chunk = self._stream.read1(CHUNK_BYTES)
         except OSError as error:
             raise self._failed(error) from error
-        self._ended = not chunk
-        self._raw_pending += chunk
-        return bool(chunk)
+        self._ended = not chunk and not self._follow
+        self._raw.add(chunk)
+        return len(chunk)
 
-    def _skip(self, raw_lines: list[bytes]) -> None:
-        raw_skipped = raw_lines[: self._rows_to_skip]
-        self.offset += sum(map(len, raw_skipped)) + len(raw_skipped)
-        self._rows_to_skip -= len(raw_skipped)
-        del raw_lines[: len(raw_skipped)]
+    def _wait_for_pipe(self) -> bool:
+        """Wait until a pipe has something or has ended; False if the reader was stopped."""
+        if self._stop is None:
+            return True
+        try:
+            number = self._stream.fileno()
+        except UnsupportedOperation:  # Standard input that a program has replaced by its own.
+            return True
+        while not self.is_stopped():
+            if select.select([number], [], [], POLL_SECONDS)[0]:
+                return True
+        return False
+
+    def _wait(self) -> bool:
+        """Wait a moment for a file to grow; False if the reader was stopped.
+
+        Raises
+        ------
+        InputError
+            If the file shrinks, or if another one, or none, has its name.
+        """
+        if self._stop is None:
+            time.sleep(POLL_SECONDS)
+        elif self._stop.wait(POLL_SECONDS):
+            return False
+        try:
+            own = os.fstat(self._stream.fileno())
+            read_up_to = self._stream.tell()
+            named = self._named()
+        except OSError as error:
+            raise self._failed(error) from error
+        if own.st_size < read_up_to:
+            raise InputError(
+                f"{self.name}: expected a file that only grows, found it cut from {read_up_to:,} "
+                f"to {own.st_size:,} bytes; start again with a new file and a new state"
+            )
+        # Lines that came in before the change of names are still read.
+        if named != (own.st_dev, own.st_ino) and not self._fill():
+            raise InputError(
+                f"{self.name}: expected the file that was opened, found "
+                f"{'another one' if named else 'none'} under its name, after {self.offset:,} "
+                "bytes; a followed file must not be replaced or rotated"
+            )
+        return True
+
+    def _named(self) -> tuple[int, int] | None:
+        try:
+            there = Path(self.name).stat()
+        except FileNotFoundError:
+            return None
+        return there.st_dev, there.st_ino
+
+    def _skip(self) -> None:
+        rows = min(self._rows_to_skip, self._raw.lines)
+        if rows:
+            self.offset += len(self._raw.take(rows)) + 1
+            self._rows_to_skip -= rows
+            self._given = self.offset
 
     def _seek(self, offset: int) -> None:
         size = self.size or 0
@@ -206,12 +343,12 @@ class LineReader:
             before = self._stream.read(1)
         except OSError as error:
             raise self._failed(error) from error
-        if before != b"\n" and offset != size:
+        if before != b"\n" and (offset != size or self._follow):
             raise InputError(
                 f"{self.name}: expected a line to start at byte {offset:,}, found the middle of "
                 "one; the file has changed since it was read, or its last line has grown"
             )
-        self._raw_pending = b""
+        self._raw.clear()
         self._ended = False
         self.offset = offset
 
@@ -222,7 +359,7 @@ class LineReader:
 
 def blocks_of(
     reader: LineReader,
-    raw_values_of: Callable[[list[bytes]], FloatArray],
+    raw_rows_of: Callable[[RawRun], RawRows],
     *,
     block_rows: int,
     start: Position,
@@ -235,8 +372,8 @@ def blocks_of(
     ----------
     reader : LineReader
         In front of the first row, or of the row behind ``start``.
-    raw_values_of : callable
-        One number for each line of a list; must not raise.
+    raw_rows_of : callable
+        One number for each line of a run, with what else is wanted; must not raise.
     block_rows : int
         At most so many rows to a block.
     start : Position
@@ -244,10 +381,21 @@ def blocks_of(
     """
     rows = start.rows
     with reader:
-        for raw_lines, offset in reader.runs(block_rows):
-            rows += len(raw_lines)
-            fraction = min(1.0, offset / reader.size) if reader.size else None
-            yield Block(raw_values_of(raw_lines), Position(rows, offset), fraction)
+        if reader.is_stopped():
+            return
+        for raw_run in reader.runs(block_rows):
+            first, rows = rows, rows + raw_run.rows
+            raw_values, key_of, sequence = raw_rows_of(raw_run)
+            yield Block(
+                raw_values,
+                Position(rows, raw_run.behind),
+                reader.fraction(raw_run.behind),
+                Position(first, raw_run.before),
+                key_of,
+                sequence,
+            )
+            if reader.is_stopped():
+                break
 
 
 def _standard_input() -> BufferedReader:
@@ -255,9 +403,3 @@ def _standard_input() -> BufferedReader:
     if stream is None:
         raise InputError("standard input: expected an open one, found none; name a file instead")
     return cast(BufferedReader, stream)
-
-
-def _without_overlong(raw_lines: list[bytes]) -> list[bytes]:
-    if max(map(len, raw_lines)) <= LONGEST_LINE:
-        return raw_lines
-    return [line if len(line) <= LONGEST_LINE else b"" for line in raw_lines]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rillet.errors import InputError, ParameterError
 from rillet.source.block import DEFAULT_BLOCK_ROWS, Block, Position, check_block_rows
-from rillet.source.delimited import check_delimiter, csv_blocks, read_csv
-from rillet.source.json_lines import json_blocks, read_json_lines
+from rillet.source.delimited import check_delimiter, csv_blocks
+from rillet.source.json_lines import json_blocks
+from rillet.source.keys import DeclaredKeys, Wanted
 from rillet.source.lines import STANDARD_INPUT, LineReader
-from rillet.source.parquet import read_parquet
+from rillet.source.parquet import parquet_blocks
 
 __all__ = ["FORMATS", "read"]
 
@@ -35,6 +37,11 @@ def read(
     delimiter: str = ",",
     block_rows: int = DEFAULT_BLOCK_ROWS,
     start: Position | None = None,
+    keys: DeclaredKeys | None = None,
+    key_columns: Sequence[str] = (),
+    sequence_column: str | None = None,
+    follow: bool = False,
+    stop: threading.Event | None = None,
 ) -> Iterator[Block]:
     """Read a column of numbers from CSV, JSON lines or Parquet, or from standard input.
 
@@ -56,9 +63,19 @@ def read(
     delimiter : str
         Between the cells of CSV; ignored elsewhere.
     block_rows : int
-        At most so many rows to a block.
+        So many rows to a block; fewer at the end, from a pipe, or where lines are very long.
     start : Position, optional
         Continue behind a block read before.
+    keys : DeclaredKeys, optional
+        The declared keys, of which each row has one or none.
+    key_columns : sequence of str
+        The columns that hold the parts of a row's key, in the order of the parts.
+    sequence_column : str, optional
+        The column with a row's sequence number.
+    follow : bool
+        At the end of a file wait for it to grow; not for Parquet.
+    stop : threading.Event, optional
+        Once it is set, no further block comes.
 
     Returns
     -------
@@ -78,23 +95,30 @@ def read(
         raise ParameterError("format", f"one of {', '.join(FORMATS)}", format)
     check_block_rows(block_rows)
     check_delimiter(delimiter)
+    wanted = Wanted.checked(column, keys, key_columns, sequence_column)
     standard = os.fspath(path) == STANDARD_INPUT
-    if format == "auto" and standard:
-        reader = LineReader(path)
-        if reader.first_line(consume=False).lstrip().startswith(b"{"):
-            return json_blocks(reader, column, block_rows=block_rows, start=start)
-        return csv_blocks(reader, column, delimiter=delimiter, block_rows=block_rows, start=start)
-    if format == "auto":
+    if format == "auto" and not standard:
         format = _format_of(path)  # noqa: A001
-    if format == "csv":
-        return read_csv(path, column, delimiter=delimiter, block_rows=block_rows, start=start)
-    if format == "jsonl":
-        return read_json_lines(path, column, block_rows=block_rows, start=start)
+    if format == "parquet":
+        _check_parquet(standard=standard, follow=follow)
+        return parquet_blocks(path, wanted, block_rows=block_rows, start=start, stop=stop)
+    reader = LineReader(path, follow=follow, stop=stop)
+    if format == "jsonl" or (
+        format == "auto" and reader.first_line(consume=False).lstrip().startswith(b"{")
+    ):
+        return json_blocks(reader, wanted, block_rows=block_rows, start=start)
+    return csv_blocks(reader, wanted, delimiter=delimiter, block_rows=block_rows, start=start)
+
+
+def _check_parquet(*, standard: bool, follow: bool) -> None:
     if standard:
         raise ParameterError(
-            "format", "csv or jsonl on standard input", format, "write Parquet to a file first"
+            "format", "csv or jsonl on standard input", "parquet", "write Parquet to a file first"
         )
-    return read_parquet(path, column, block_rows=block_rows, start=start)
+    if follow:
+        raise ParameterError(
+            "follow", "False for Parquet", follow, "a Parquet file is written once and never grows"
+        )
 
 
 def _format_of(path: str | os.PathLike[str]) -> str:

@@ -7,7 +7,8 @@ be; null is NaN. A column of any other type is refused, which the schema tells b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rillet.source.block import (
     Position,
     check_block_rows,
 )
+from rillet.source.keys import DeclaredKeys, RawRows, Wanted, sequence_numbers, text_of
 from rillet.source.names import find_column
 from rillet.source.number import numbers
 
@@ -34,6 +36,10 @@ def read_parquet(
     *,
     block_rows: int = DEFAULT_BLOCK_ROWS,
     start: Position | None = None,
+    keys: DeclaredKeys | None = None,
+    key_columns: Sequence[str] = (),
+    sequence_column: str | None = None,
+    stop: threading.Event | None = None,
 ) -> Iterator[Block]:
     """Read a column of numbers from a Parquet file; needs pyarrow, ``rillet[parquet]``.
 
@@ -50,9 +56,18 @@ def read_parquet(
     column : str, optional
         The name of the column; not needed if there is only one.
     block_rows : int
-        At most so many rows to a block.
+        So many rows to a block; fewer at the end.
     start : Position, optional
         Continue behind a block read before.
+    keys : DeclaredKeys, optional
+        The declared keys, of which each row has one or none.
+    key_columns : sequence of str
+        The columns of text or integers that hold the parts of a row's key, in the order of the
+        parts.
+    sequence_column : str, optional
+        The column with a row's sequence number.
+    stop : threading.Event, optional
+        Once it is set, no further block comes.
 
     Returns
     -------
@@ -69,6 +84,19 @@ def read_parquet(
         If a parameter is wrong.
     """
     check_block_rows(block_rows)
+    wanted = Wanted.checked(column, keys, key_columns, sequence_column)
+    return parquet_blocks(path, wanted, block_rows=block_rows, start=start, stop=stop)
+
+
+def parquet_blocks(
+    path: str | os.PathLike[str],
+    wanted: Wanted,
+    *,
+    block_rows: int,
+    start: Position | None,
+    stop: threading.Event | None,
+) -> Iterator[Block]:
+    """Check the schema of a file and return its blocks; see `read_parquet`."""
     arrow = import_extra("pyarrow", package="pyarrow", extra="parquet", purpose="to read Parquet")
     parquet = import_extra(
         "pyarrow.parquet", package="pyarrow", extra="parquet", purpose="to read Parquet"
@@ -81,23 +109,38 @@ def read_parquet(
             schema, rows_total = file.schema_arrow, file.metadata.num_rows
     except (OSError, arrow.ArrowException) as error:
         raise _failed(name, error) from None
-    field = schema.field(find_column(name, schema.names, column))
+    field = schema.field(find_column(name, schema.names, wanted.column))
     if not _is_numeric(arrow, field.type):
         raise InputError(
             f"{name}: expected numbers or text in the column {field.name!r}, found the type "
             f"{field.type}; convert it first"
         )
+    columns = [field.name]
+    for other in (*wanted.key_columns, wanted.sequence_column):
+        if other is not None:
+            field = schema.field(find_column(name, schema.names, other))
+            if not _is_name(arrow, field.type):
+                raise InputError(
+                    f"{name}: expected text or integers in the column {field.name!r}, found the "
+                    f"type {field.type}; convert it first"
+                )
+            columns.append(field.name)
     rows = (start or Position()).rows
     if rows > rows_total:
         raise InputError(
             f"{name}: expected at least {rows:,} rows, to continue behind them, found "
             f"{rows_total:,}; this is not the file that was read before"
         )
-    return _blocks(path, field.name, block_rows, rows)
+    return _blocks(path, columns, wanted, block_rows, rows, stop)
 
 
 def _blocks(
-    path: str | os.PathLike[str], column: str, block_rows: int, rows_before: int
+    path: str | os.PathLike[str],
+    columns: list[str],
+    wanted: Wanted,
+    block_rows: int,
+    rows_before: int,
+    stop: threading.Event | None,
 ) -> Iterator[Block]:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -116,14 +159,34 @@ def _blocks(
             to_skip = rows_before - rows
             rows = rows_before
             groups = range(first_group, file.num_row_groups)
-            for batch in file.iter_batches(block_rows, row_groups=groups, columns=[column]):
-                raw_column = batch.column(0)[to_skip:]
-                to_skip -= len(batch) - len(raw_column)
-                if len(raw_column):
-                    rows += len(raw_column)
-                    yield Block(_raw_values(pa, raw_column), Position(rows), rows / total)
+            for batch in file.iter_batches(
+                block_rows, row_groups=groups, columns=sorted(set(columns))
+            ):
+                if stop is not None and stop.is_set():
+                    return
+                raw_batch = batch[to_skip:]
+                to_skip -= len(batch) - len(raw_batch)
+                if len(raw_batch):
+                    before, rows = Position(rows), rows + len(raw_batch)
+                    raw_columns = [raw_batch.column(column) for column in columns]
+                    raw_values, key_of, sequence = _raw_rows(pa, raw_columns, wanted)
+                    position, fraction = Position(rows), rows / total
+                    yield Block(raw_values, position, fraction, before, key_of, sequence)
     except (OSError, pa.ArrowException) as error:
         raise _failed(os.fspath(path), error) from None
+
+
+def _raw_rows(arrow: Any, raw_columns: list[Any], wanted: Wanted) -> RawRows:
+    keys, last_key = wanted.keys, 1 + len(wanted.key_columns)
+    return RawRows(
+        _raw_values(arrow, raw_columns[0]),
+        None
+        if keys is None
+        else keys.places(*(_raw_texts(arrow, column) for column in raw_columns[1:last_key])),
+        None
+        if wanted.sequence_column is None
+        else sequence_numbers(_raw_texts(arrow, raw_columns[last_key])),
+    )
 
 
 def _is_numeric(arrow: Any, kind: Any) -> bool:
@@ -139,6 +202,12 @@ def _is_numeric(arrow: Any, kind: Any) -> bool:
     )
 
 
+def _is_name(arrow: Any, kind: Any) -> bool:
+    if arrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(arrow.types.is_integer(kind) or _is_text(arrow, kind))
+
+
 def _is_text(arrow: Any, kind: Any) -> bool:
     types = arrow.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -152,6 +221,17 @@ def _raw_values(arrow: Any, raw_column: Any) -> FloatArray:
     # Not safe: integers beyond 2^53 are rounded instead of refused, since no value may raise.
     raw_floats = raw_column.cast(arrow.float64(), safe=False)
     return np.array(raw_floats.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _raw_texts(arrow: Any, raw_column: Any) -> list[bytes]:
+    """Return the text of each member as a cell: empty where there is none."""
+    if arrow.types.is_dictionary(raw_column.type):
+        raw_column = raw_column.dictionary_decode()
+    # Each text is made once and shared by the rows that have it.
+    raw_parts = raw_column.dictionary_encode()
+    raw_texts = [*map(text_of, raw_parts.dictionary.to_pylist()), b""]
+    raw_places = raw_parts.indices.fill_null(len(raw_texts) - 1).to_pylist()
+    return list(map(raw_texts.__getitem__, raw_places))
 
 
 def _failed(name: str, error: Exception) -> InputError:

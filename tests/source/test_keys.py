@@ -1,0 +1,253 @@
+"""Declared keys and sequence numbers: found in the cells, and never a reason to raise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rillet.errors import InputError, ParameterError
+from rillet.source import UNDECLARED, DeclaredKeys, Position, lines, read
+from rillet.source.keys import sequence_numbers
+
+KEYS = DeclaredKeys([("north", 1), ("north", 2), ("süd", 1)])
+ROWS = [
+    ("north", "1", 1.5, 7),
+    ("süd", "1", 2.5, 8),
+    ("west", "1", 3.5, 9),
+    (" north ", " 2", 4.5, 10),
+    ("north", "02", 5.5, 11),
+    ("", "", 6.5, 12),
+    ("north", "1", 7.5, None),
+]
+PLACES = [0, 2, UNDECLARED, 1, UNDECLARED, UNDECLARED, 0]
+SEQUENCE = [7, 8, 9, 10, 11, 12, -1]
+
+
+def write_csv(folder, delimiter=","):
+    text = "".join(f"{a},{b},{x},{'' if n is None else n}\n" for a, b, x, n in ROWS)
+    (folder / "d.csv").write_text("line,stop,x,n\n" + text)
+    return folder / "d.csv"
+
+
+def write_jsonl(folder):
+    records = [{"line": a, "stop": b, "x": x, "n": n} for a, b, x, n in ROWS]
+    records[0]["stop"] = 1  # a number where the others have text
+    (folder / "d.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder / "d.jsonl"
+
+
+def write_parquet(folder):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    names = ("line", "stop", "x", "n")
+    columns = dict(zip(names, zip(*ROWS, strict=True), strict=True))
+    table = arrow.table({**columns, "line": arrow.array(columns["line"]).dictionary_encode()})
+    parquet.write_table(table, folder / "d.parquet")
+    return folder / "d.parquet"
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+@pytest.mark.parametrize("block_rows", [1, 3, 100])
+def test_keys_and_sequence_numbers_of_each_format(tmp_path, write, block_rows):
+    path = write(tmp_path)
+    options = {"keys": KEYS, "key_columns": ["line", "stop"], "sequence_column": "n"}
+    blocks = list(read(path, "x", block_rows=block_rows, **options))
+    assert [len(block) for block in blocks] == [
+        min(block_rows, 7 - first) for first in range(0, 7, block_rows)
+    ]
+    np.testing.assert_array_equal(np.concatenate([b.key_of for b in blocks]), PLACES)
+    np.testing.assert_array_equal(np.concatenate([b.sequence for b in blocks]), SEQUENCE)
+    np.testing.assert_array_equal(np.concatenate(blocks), [row[2] for row in ROWS])
+    assert (
+        {b.key_of.dtype for b in blocks} == {b.sequence.dtype for b in blocks} == {np.dtype("i8")}
+    )
+    for block in blocks:  # each block again, from the place in front of it
+        again = next(read(path, "x", start=block.start, block_rows=len(block), **options))
+        np.testing.assert_array_equal(again.key_of, block.key_of)
+        np.testing.assert_array_equal(again.raw_values, block.raw_values)
+        assert (again.start, again.position) == (block.start, block.position)
+
+
+@pytest.mark.parametrize("write", [write_csv, write_jsonl, write_parquet])
+def test_nothing_is_given_that_was_not_asked_for(tmp_path, write):
+    (block,) = read(write(tmp_path), "x")
+    assert block.key_of is None
+    assert block.sequence is None
+    (block,) = read(write(tmp_path), "x", sequence_column="n")
+    assert block.key_of is None
+    assert block.sequence.tolist() == SEQUENCE
+
+
+def test_the_repr_of_a_block_holds_neither_keys_nor_sequence_numbers(tmp_path):
+    (tmp_path / "d.csv").write_text("k,x,n\n" + "b,1,271828\n" * 3)
+    keys = DeclaredKeys([("a",), ("b",)])
+    (block,) = read(tmp_path / "d.csv", "x", keys=keys, key_columns=["k"], sequence_column="n")
+    assert block.sequence.tolist() == [271828] * 3
+    assert "271828" not in repr(block)
+    assert "array" not in repr(block)
+
+
+@given(
+    cells=st.lists(st.binary(max_size=6).map(lambda cell: cell.replace(b"\n", b"")), min_size=1),
+    declared=st.sets(st.text("ab1 é", min_size=1).filter(str.strip), min_size=1),
+)
+@example(cells=[b" a", b"a\r", b"\xff", b"a\x00", b""], declared={"a"})
+def test_places_are_those_of_a_plain_search(cells, declared):
+    texts = {text.strip() for text in declared}
+    keys = DeclaredKeys([(text,) for text in sorted(texts)])
+    plain = [text.encode() for text in sorted(texts)]
+    expected = [
+        plain.index(cell.strip()) if cell.strip() in plain else UNDECLARED for cell in cells
+    ]
+    assert keys.places(cells).tolist() == expected
+    pairs = DeclaredKeys([(text, 5) for text in sorted(texts)])
+    assert pairs.places(cells, [b"5"] * len(cells)).tolist() == expected
+    assert pairs.places(cells, [b"6"] * len(cells)).tolist() == [UNDECLARED] * len(cells)
+
+
+@given(body=st.text('ab,1." \r\n', max_size=60).map(str.encode), chunk=st.sampled_from([1, 7, 99]))
+def test_one_cut_for_all_lines_is_the_same_as_one_for_each(tmp_path_factory, body, chunk):
+    """A block of several lines may be cut at once, a block of one line in its own way."""
+    path = tmp_path_factory.getbasetemp() / "cut.csv"
+    path.write_bytes(b"k,x,n\n" + body)
+    options = {
+        "keys": DeclaredKeys([("a",), ("b",), (1,)]),
+        "key_columns": ["k"],
+        "sequence_column": "n",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "CHUNK_BYTES", chunk)
+        whole = list(read(path, "x", **options))
+        single = list(read(path, "x", block_rows=1, **options))
+    for name in ("raw_values", "key_of", "sequence"):
+        together = [getattr(block, name) for block in whole]
+        apart = [getattr(block, name) for block in single]
+        assert len(together) <= 1
+        np.testing.assert_array_equal(
+            np.concatenate([np.empty(0), *together]), np.concatenate([np.empty(0), *apart])
+        )
+
+
+@pytest.mark.parametrize("column", ["key", "sequence"])
+def test_weird_cells_neither_raise_nor_move_their_neighbours(tmp_path, column):
+    weird = [
+        "",
+        "\x00",
+        "9" * 30,
+        "9" * 5000,
+        "1_0",
+        "-1",
+        "1.0",
+        "٣",
+        "nan",
+        '"',
+        "\ufeffa",
+        "a a",
+    ]
+    path = tmp_path / "d.csv"
+    if column == "key":
+        path.write_text("k,x,n\n" + "".join(f"a,1,1\n{cell},2,2\na,3,3\n" for cell in weird))
+    else:
+        path.write_text("k,x,n\n" + "".join(f"a,1,1\na,2,{cell}\na,3,3\n" for cell in weird))
+    keys = DeclaredKeys([("a",)])
+    (block,) = read(path, "x", keys=keys, key_columns=["k"], sequence_column="n")
+    middle = np.arange(len(block)) % 3 == 1
+    assert set(block.key_of[~middle]) == {0}
+    assert set(block.sequence[~middle]) == {1, 3}
+    odd = block.key_of if column == "key" else block.sequence
+    assert set(odd[middle]) == {-1}
+
+
+@given(st.lists(st.one_of(st.integers(-(10**20), 10**20).map(str), st.text(max_size=5))))
+def test_sequence_numbers_are_total(texts):
+    def plain(text):
+        text = text.strip(" \t\r\n\f\v")
+        digits = text.removeprefix("+")
+        if not digits.isascii() or not digits.isdigit():
+            return -1
+        return int(digits) if int(digits) < 2**63 else -1
+
+    cells = [text.encode() for text in texts]
+    assert sequence_numbers(cells).tolist() == [plain(text) for text in texts]
+
+
+def test_a_file_gives_full_blocks_however_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
+    path = tmp_path / "d.csv"
+    path.write_text("x\n" + "1.25\n" * 1000)
+    assert [len(block) for block in read(path, "x", block_rows=300)] == [300, 300, 300, 100]
+    monkeypatch.setattr(lines, "MOST_BYTES", 500)
+    assert max(len(block) for block in read(path, "x", block_rows=300)) < 150
+
+
+def test_starts_and_positions_meet(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "LONGEST_LINE", 20)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 8)
+    path = tmp_path / "d.csv"
+    path.write_text("x\n1\n2\n" + "3" * 50 + "\n4\n5\n" + "6" * 70)
+    for start in (None, Position(1), Position(3)):
+        blocks = list(read(path, "x", block_rows=2, start=start))
+        begun = [block.start for block in blocks]
+        assert begun[1:] == [block.position for block in blocks[:-1]]
+        assert begun[0].rows == (start.rows if start else 0)
+        assert begun[0].offset == {0: 2, 1: 4, 3: 57}[begun[0].rows]
+        assert blocks[-1].position == Position(6, path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        ["north"],
+        [()],
+        [("a",), ("a",)],
+        [("a",), (" a",)],
+        [(3,), ("3",)],
+        [("a",), ("a", "b")],
+        [(1.5,)],
+        [(True,)],
+        [("a", "")],
+        [("a", None)],
+        [(" ",)],
+    ],
+)
+def test_keys_that_cannot_be_told_apart_are_refused(keys):
+    with pytest.raises(ParameterError, match=r"^keys: expected"):
+        DeclaredKeys(keys)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"key_columns": ["k"]}, "key_columns"),
+        ({"keys": KEYS}, "key_columns"),
+        ({"keys": KEYS, "key_columns": ["k"]}, "key_columns"),
+        ({"keys": KEYS, "key_columns": "kk"}, "key_columns"),
+        ({"keys": KEYS, "key_columns": ["k", 3]}, "key_columns"),
+        ({"keys": [("a", 1)], "key_columns": ["k", "x"]}, "keys"),
+        ({"sequence_column": 3}, "sequence_column"),
+    ],
+)
+def test_wrong_parameters_are_named(tmp_path, options, parameter):
+    (tmp_path / "d.csv").write_text("k,x\na,1\n")
+    with pytest.raises(ParameterError, match=f"^{parameter}: expected"):
+        read(tmp_path / "d.csv", "x", **options)
+
+
+def test_missing_key_columns_are_named(tmp_path):
+    keys = DeclaredKeys([("a",)])
+    for write in (write_csv, write_jsonl, write_parquet):
+        with pytest.raises(InputError, match="expected a column 'meter'"):
+            read(write(tmp_path), "x", keys=keys, key_columns=["meter"])
+    (tmp_path / "bare.jsonl").write_text("1\n2\n")
+    with pytest.raises(ParameterError, match="column: expected the name of a field"):
+        read(tmp_path / "bare.jsonl", None, keys=keys, key_columns=["meter"])
+
+
+def test_keys_of_parquet_are_text_or_integers(tmp_path):
+    with pytest.raises(InputError, match="expected text or integers in the column 'x'"):
+        read(write_parquet(tmp_path), "x", keys=DeclaredKeys([("a",)]), key_columns=["x"])
