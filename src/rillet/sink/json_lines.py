@@ -15,6 +15,9 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from rillet.errors import OutputError, ParameterError
+from rillet.release import Releases
+from rillet.sink.spelling import spell
+from rillet.table import ReleaseTable
 
 __all__ = ["JsonLinesSink"]
 
@@ -82,7 +85,7 @@ class JsonLinesSink:
             try:
                 self._stream = self._open(Path(path), existing)
             except OSError as error:
-                raise self._failed(error) from error
+                raise failed(self.name, error) from error
 
     def __repr__(self) -> str:
         return f"JsonLinesSink({self.name!r})"
@@ -100,16 +103,22 @@ class JsonLinesSink:
 
     def write(self, record: Mapping[str, object]) -> None:
         """Write one record."""
-        self._put(_line(record))
+        self._put(_line(record).encode("ascii"))
 
     def write_many(self, records: Iterable[Mapping[str, object]]) -> int:
         """Write records in order, taking them as they come, and return how many there were."""
         iterator = iter(records)
         count = 0
         while lines := list(map(_line, islice(iterator, _RECORDS_AT_ONCE))):
-            self._put("".join(lines))
+            self._put("".join(lines).encode("ascii"))
             count += len(lines)
         return count
+
+    def write_releases(self, releases: Releases | ReleaseTable) -> int:
+        """Write every release, in order, as `write_many` would, and return how many there were."""
+        for piece in spell(releases):
+            self._put(piece)
+        return len(releases)
 
     def close(self) -> None:
         """Close the file; standard output stays open. Closing again does nothing."""
@@ -117,7 +126,7 @@ class JsonLinesSink:
             try:
                 self._stream.close()
             except OSError as error:
-                raise self._failed(error) from error
+                raise failed(self.name, error) from error
 
     def _open(self, path: Path, existing: Existing) -> FileIO:
         if existing == "replace":
@@ -141,36 +150,44 @@ class JsonLinesSink:
             raise OutputError(problem)
         return stream
 
-    def _put(self, text: str) -> None:
+    def _put(self, text: bytes) -> None:
         try:
             if self._standard:
-                sys.stdout.write(text)
-                sys.stdout.flush()
+                write_to_standard_output(text)
                 return
             if self._stream is None or self._stream.closed:
                 raise OutputError(f"{self.name}: expected an open sink, found it closed")
-            self._put_bytes(self._stream, text.encode("ascii"))
+            append(self._stream, text)
             if self._fsync:
                 os.fsync(self._stream.fileno())
         except OSError as error:
-            raise self._failed(error) from error
+            raise failed(self.name, error) from error
 
-    @staticmethod
-    def _put_bytes(stream: FileIO, data: bytes) -> None:
-        before = os.fstat(stream.fileno()).st_size
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[stream.write(left) or 0 :]
-        except OSError:
-            # Half a line would make the file useless for the next attempt.
-            with contextlib.suppress(OSError):
-                os.ftruncate(stream.fileno(), before)
-            raise
 
-    def _failed(self, error: OSError) -> OutputError:
-        reason = error.strerror or type(error).__name__
-        return OutputError(f"{self.name}: expected a writable file, found: {reason}")
+def write_to_standard_output(text: bytes) -> None:
+    """Write ASCII and hand it over at once."""
+    sys.stdout.write(text.decode("ascii"))
+    sys.stdout.flush()
+
+
+def append(stream: FileIO, data: bytes | memoryview) -> None:
+    """Write all of it at the end of a file, or raise `OSError` and leave the file as it was."""
+    before = os.fstat(stream.fileno()).st_size
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[stream.write(left) or 0 :]
+    except OSError:
+        # Half a line would make the file useless for the next attempt.
+        with contextlib.suppress(OSError):
+            os.ftruncate(stream.fileno(), before)
+        raise
+
+
+def failed(name: str, error: OSError) -> OutputError:
+    """The error of a sink whose file gave this one."""
+    reason = error.strerror or type(error).__name__
+    return OutputError(f"{name}: expected a writable file, found: {reason}")
 
 
 def _line(record: Mapping[str, object]) -> str:
