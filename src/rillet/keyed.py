@@ -93,7 +93,7 @@ def step_many(
     changed: dict[int, StreamState] = {}
     parts: list[Releases] = []
     arrivals: list[IntArray] = []
-    for place, all_rows in _rows_of_keys(key_of):
+    for place, all_rows in rows_of_keys(key_of):
         state = states[place]
         rows = all_rows[: layout.length - state.t]
         if not len(rows):
@@ -110,7 +110,7 @@ def step_many(
     return changed, ReleaseTable.merge(parts, arrivals) if parts else None
 
 
-def _rows_of_keys(key_of: IntArray) -> Iterator[tuple[int, IntArray]]:
+def rows_of_keys(key_of: IntArray) -> Iterator[tuple[int, IntArray]]:
     """The rows of each key that occurs, in order."""
     order = np.argsort(key_of, kind="stable")
     sorted_keys = key_of[order]

@@ -182,12 +182,23 @@ class Secret:
         except ValueError:  # which a ParameterError is, too
             return None
 
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Secret:
+        """Read what :meth:`to_bytes` gave."""
+        secret = cls._parse(content)
+        if secret is None:
+            raise StateError("secret: expected the bytes of a rillet secret, found others")
+        return secret
+
+    def to_bytes(self) -> bytes:
+        """The secret itself.  **Privacy.** Seal it before it is kept anywhere."""
+        use = "for-tests" if self.for_tests_only else "for-release"
+        return (
+            f"rillet-secret-1 {self.epoch} scope={self.scope.hex()} {use} {self._material.hex()}\n"
+        ).encode("ascii")
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the secret to a new file that only its owner can read (mode 0600)."""
-        use = "for-tests" if self.for_tests_only else "for-release"
-        line = (
-            f"rillet-secret-1 {self.epoch} scope={self.scope.hex()} {use} {self._material.hex()}\n"
-        )
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -196,8 +207,8 @@ class Secret:
             ) from None
         except OSError as error:
             raise StateError(f"secret: cannot write {path}: {error.strerror}") from None
-        with os.fdopen(descriptor, "w") as file:
-            file.write(line)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self.to_bytes())
             file.flush()
             os.fsync(file.fileno())
 

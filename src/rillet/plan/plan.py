@@ -313,7 +313,7 @@ class Plan:
             )
         if self.keys and key not in self.keys:
             raise ParameterError("key", "one of the plan's declared keys", key)
-        own = self._stream_secret(Secret.generate() if secret is None else secret, key, run)
+        own = self.stream_secret(Secret.generate() if secret is None else secret, key, run)
         return Stream(self.layout, key, start(self.layout, own))
 
     def open_many(self, *, secret: Secret | None = None, run: str = "") -> KeyedStreams:
@@ -325,8 +325,8 @@ class Plan:
         if not self.keys:
             raise ParameterError("keys", "declared keys; without them use open()", ())
         master = Secret.generate() if secret is None else secret
-        secrets = (self._stream_secret(master, key, run) for key in self.keys)
-        shared = self._stream_secret(master, (), run) if self.shared_threshold else None
+        secrets = (self.stream_secret(master, key, run) for key in self.keys)
+        shared = self.stream_secret(master, (), run) if self.shared_threshold else None
         return KeyedStreams(self.layout, DeclaredKeys(self.keys), secrets, shared)
 
     def resume(self, blob: bytes, *, secret: Secret, run: str = "") -> Stream:
@@ -337,12 +337,12 @@ class Plan:
         from rillet.state.snapshot import open_state
 
         def own(key: Key) -> Secret:
-            return self._stream_secret(secret, key, run)
+            return self.stream_secret(secret, key, run)
 
         key, state = open_state(self.layout, blob, secret, own)
         return Stream(self.layout, key, state)
 
-    def _stream_secret(self, secret: Secret, key: tuple[KeyPart, ...], run: str) -> Secret:
+    def stream_secret(self, secret: Secret, key: tuple[KeyPart, ...], run: str) -> Secret:
         if secret.scope:
             raise StateError(
                 "secret: this one belongs to one stream and cannot open another; "

@@ -71,7 +71,7 @@ def draw_paths(plan: Plan, values: FloatArray, runs: int, seed: int) -> list[Pat
             raise ParameterError("threshold", "a range that begins at lower", "one with a centre")
         tallies = _tallies(layout, layout.threshold, values)
         return [
-            _refreshed(layout, tallies, plan._stream_secret(secret, (run,), ""))
+            _refreshed(layout, tallies, plan.stream_secret(secret, (run,), ""))
             for run in range(runs)
         ]
     return [

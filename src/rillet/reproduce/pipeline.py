@@ -127,7 +127,7 @@ class Pipeline:
         widths = np.empty((runs, len(self.ends)))
         added_back, opening_noise = np.empty(runs), np.empty(runs)
         for run in range(runs):
-            own = self.plan._stream_secret(secret, (run,), "")
+            own = self.plan.stream_secret(secret, (run,), "")
             ranges, added_back[run] = self._decide(own)
             widths[run] = [kept.width for kept in ranges]
             opening_noise[run] = self._opening_draw(own)

@@ -83,7 +83,7 @@ def _split(blob: bytes) -> tuple[bytes, dict[str, Any], bytes]:
     if not 1 <= blob[len(MAGIC)] <= VERSION:
         raise StateError(
             f"snapshot: version {blob[len(MAGIC)]} is not known to this release of rillet, "
-            f"which reads versions 1 to {VERSION}; install the release that wrote it, or a newer one"
+            f"which reads versions 1 to {VERSION}; install the release that wrote it, or a newer"
         )
     end = start + int.from_bytes(blob[len(MAGIC) + 1 : start], "big")
     try:

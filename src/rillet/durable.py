@@ -1,0 +1,488 @@
+"""Streams whose state is on disk: killed at any instant, they go on as if nothing had happened.
+
+A folder holds ``state.db`` (private, sealed), ``key`` (its key, mode 0600, unless it is kept
+elsewhere), ``plan.json`` and ``releases.db`` (public).  A block of observations is absorbed in one
+transaction: source position, states and releases-to-be-delivered move together.  Delivery comes
+after, and again after a crash; sinks take a release twice without harm.
+
+**Privacy.** All noise is a function of secret, key and node, so a block that is absorbed again
+after a crash gives the very same releases.  The same noise on *other* data would reveal the
+difference: the state keeps a keyed digest of the last block, and refuses a different one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets as system_random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rillet.errors import OutputError, ParameterError, StateError
+from rillet.keyed import KeyedState, Pool, rows_of_keys
+from rillet.noise import FloatArray, IntArray, Secret
+from rillet.plan import Plan
+from rillet.release import Key
+from rillet.sink.base import Sink
+from rillet.source import Block, Position
+from rillet.state.store import Change, Kept, Store
+from rillet.step import StreamState, without_key
+from rillet.table import ReleaseTable
+from rillet.threshold import Range
+
+#: Named points between reading and delivering, for those who follow a run closely (level DEBUG).
+log = logging.getLogger("rillet.durable")
+
+#: States of so many keys are kept in memory; the others are read when they are needed.
+CACHED_STATES: Final = 16_384
+#: Stands for the pool of a shared threshold where learning buffers are numbered.
+_POOL: Final = -1
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """The last block that was absorbed: from where to where, and a keyed digest of it."""
+
+    start: Position
+    end: Position
+    digest: str
+
+    def to_json(self) -> list[Any]:
+        """For the sealed progress."""
+        return [self.start.rows, self.start.offset, self.end.rows, self.end.offset, self.digest]
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> Absorbed:
+        """Read it back."""
+        return cls(Position(*fields[:2]), Position(*fields[2:4]), fields[4])
+
+
+class DurableStreams:
+    """The streams of a plan, kept in a folder.
+
+    **Privacy.** :meth:`absorb` touches raw data; whatever it returns, raises or logs is public.
+
+    Parameters
+    ----------
+    folder
+        Made if it does not exist; then the streams begin, otherwise they go on.
+    plan
+        The plan; a folder belongs to one.
+    secret
+        Master secret of the noise, for the beginning only; a fresh one by default.  It is not
+        kept: whoever keeps it can undo all noise.
+    key_file
+        The key that the state is sealed under; ``folder/key`` by default, made if absent.
+    run
+        Part of what the noise is keyed by, as in :meth:`rillet.Plan.open`.
+    restored
+        Go on although the folder was copied or restored; see the operations page.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        secret: Secret | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        run: str = "",
+        restored: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        self.plan = plan
+        self.keys: tuple[Key, ...] = plan.keys or ((),)
+        path = self.folder / "state.db"
+        begun = path.exists()
+        key = _open_key(Path(key_file) if key_file else self.folder / "key", make=not begun)
+        if begun:
+            self._store = Store.open(path, key)
+        else:
+            self._store = self._create(path, key, secret, run)
+        try:
+            self._digest_key = key.keystream("input digest").integer(0, 256).to_bytes(32, "big")
+            self._read(run)
+            self._claim(restored)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _create(self, path: Path, key: Secret, secret: Secret | None, run: str) -> Store:
+        plan, master = self.plan, Secret.generate() if secret is None else secret
+        places = (plan.stream_secret(master, key, run) for key in self.keys)
+        progress = {
+            "batch": 0,
+            "observations": 0,
+            "source": None,
+            "range": None,
+            "opening": [0, ""],
+        }
+        if plan.shared_threshold:
+            progress["pool"] = plan.stream_secret(master, (), run).to_bytes().decode("ascii")
+        _replace(self.folder / "plan.json", plan.to_json() + "\n")
+        facts = {
+            "identity": system_random.token_hex(16),
+            "plan": plan.digest.hex(),
+            "run": run,
+            "keys": str(len(self.keys)),
+        }
+        return Store.create(path, key, facts=facts, secrets=places, progress=progress)
+
+    def _read(self, run: str) -> None:
+        facts, progress = self._store.facts, self._store.read_progress()
+        if facts["plan"] != self.plan.digest.hex() or facts["run"] != run:
+            raise StateError(
+                f"{self.folder}: expected the plan and the input that this state was begun with, "
+                "found others; go on with those, or begin in another folder"
+            )
+        self._progress = progress
+        self._batch: int = progress["batch"]
+        self.observations: int = progress["observations"]
+        self.absorbed = Absorbed.from_json(progress["source"]) if progress["source"] else None
+        layout, pool = self.plan.layout, None
+        if progress["range"] is not None:
+            layout = layout.with_range(Range(*progress["range"]))
+        elif "pool" in progress:
+            pool = self._read_pool(Secret.from_bytes(progress["pool"].encode("ascii")))
+        self._keyed = KeyedState(layout, pool)
+        self._states = _States(self._store, self._keyed)
+        acknowledged = [batch for batch, _ in self._store.sinks().values()]
+        self._pending = [
+            (batch, ReleaseTable.from_bytes(content))
+            for batch, content in self._store.outbox(min(acknowledged, default=0))
+        ]
+
+    def _read_pool(self, secret: Secret) -> Pool:
+        parts = [np.frombuffer(raw) for raw in self._store.read_learning(_POOL)]
+        key_of = tuple(part[: len(part) // 2].view(np.int64) for part in parts)
+        return Pool(secret, key_of, tuple(part[len(part) // 2 :] for part in parts))
+
+    def _claim(self, restored: bool) -> None:
+        """Count this opening, in the state and beside the releases: a copy is behind in one."""
+        number, identity = self._progress["opening"]
+        mark = self.folder / "opening"
+        known = _read_mark(mark)
+        mine = (self._store.facts["identity"], number, identity)
+        # A crash between the two writes below leaves the mark one opening behind.
+        before = tuple(self._progress.get("before", ()))
+        if known is not None and known not in (mine, before) and not restored:
+            raise StateError(
+                f"{self.folder}: this state is not the one that ran here last; it was copied or "
+                "restored from a backup, and the last one may have published more. If the source "
+                "gives the same observations again, go on with --restored: the same values are "
+                "published again, and a different one is refused. If it does not, begin anew"
+            )
+        self._progress["opening"] = [number + 1, system_random.token_hex(8)]
+        self._progress["before"] = list(mine)
+        self._store.commit(Change(self._progress), self._batch)
+        _replace(mark, " ".join(map(str, (mine[0], *self._progress["opening"]))) + "\n")
+
+    # --- absorbing -------------------------------------------------------------------------------
+
+    def absorb(self, block: Block, *, positioned: bool = True) -> ReleaseTable | None:
+        """Absorb a block of the source, durably; return what it releases, to be delivered.
+
+        ``positioned`` says that the block's positions are those of a file, which is checked.
+        Nothing is absorbed twice: a block that was absorbed already gives None.
+
+        **Privacy.** Touches raw data.  Refuses by comparing digests of whole blocks.
+
+        Raises
+        ------
+        StateError
+            If the block is not the next one, or is another than the one absorbed at its place.
+        """
+        raw_values, key_of = block.raw_values, block.key_of
+        if key_of is None:
+            key_of = np.zeros(len(raw_values), np.int64)
+        digest = self.digest(block)
+        if positioned and self._absorbed_already(block, digest):
+            return None
+        log.debug("read")
+        sequences: dict[int, int] = {}
+        if block.sequence is not None:
+            new, sequences = self._unseen(key_of, block.sequence)
+            raw_values, key_of = raw_values[new], key_of[new]
+        keyed, states, table = self._keyed.absorb(self.keys, self._states, key_of, raw_values)
+        log.debug("absorbed")
+        change = self._change(keyed, states, sequences)
+        source = Absorbed(block.start, block.position, digest) if positioned else None
+        batch = self._batch + (table is not None)
+        change.progress.update(
+            batch=batch,
+            observations=self.observations + self._growth(keyed, states),
+            source=source.to_json() if source else None,
+        )
+        if table is not None:
+            change.outbox = table.to_bytes()
+        self._store.commit(change, batch)
+        log.debug("committed")
+        # From here on nothing can fail: memory follows the disk.
+        self._keyed, self._batch, self._progress = keyed, batch, change.progress
+        self._states.put(keyed, change.streams)
+        self.observations, self.absorbed = change.progress["observations"], source
+        if table is not None:
+            self._pending.append((batch, table))
+        return table
+
+    def _growth(self, keyed: KeyedState, states: Mapping[int, StreamState]) -> int:
+        """How many observations streams and pool have absorbed more than before."""
+        growth = sum(state.t - self._states[place].t for place, state in states.items())
+        for sign, pool in ((1, keyed.pool), (-1, self._keyed.pool)):
+            growth += sign * pool.observations if pool is not None else 0
+        return growth
+
+    def digest(self, block: Block) -> str:
+        """Keyed digest of a block and its place.  **Privacy.** Touches raw data; kept sealed."""
+        digest = hashlib.blake2b(key=self._digest_key, digest_size=16)
+        digest.update(str((block.start.rows, block.position.rows)).encode())
+        for raw_part in (block.raw_values, block.key_of, block.sequence):
+            if raw_part is not None:
+                digest.update(np.ascontiguousarray(raw_part))
+        return digest.hexdigest()
+
+    def check_absorbed(self, raw_blocks: Iterable[Block]) -> None:
+        """Compare the last absorbed block with what the source has at its place now.
+
+        ``raw_blocks`` starts at ``absorbed.start``.
+
+        **Privacy.** Touches raw data; decides by a digest of a whole block.
+        """
+        last = self.absorbed
+        if last is None:
+            return
+        found: list[Block] = []
+        for block in raw_blocks:
+            found.append(block)
+            if block.position.rows >= last.end.rows:
+                break
+        if not found or not hmac.compare_digest(self.digest(_joined(found)), last.digest):
+            raise _other_input(self.folder, last.end.rows)
+
+    def _absorbed_already(self, block: Block, digest: str) -> bool:
+        last = self.absorbed
+        expected = 0 if last is None else last.end.rows
+        if block.start.rows == expected:
+            return False
+        if last is not None and (block.start.rows, block.position.rows) == (
+            last.start.rows,
+            last.end.rows,
+        ):
+            if hmac.compare_digest(digest, last.digest):
+                return True
+            raise _other_input(self.folder, last.end.rows)
+        raise StateError(
+            f"{self.folder}: expected the source to go on behind the last block absorbed, found "
+            "another place; give the same source again, from where it stopped"
+        )
+
+    def _unseen(self, key_of: IntArray, sequence: IntArray) -> tuple[IntArray, dict[int, int]]:
+        """Rows that were not absorbed before, and the last number of each key after them."""
+        keep = key_of >= 0
+        last: dict[int, int] = {}
+        for place, rows in rows_of_keys(np.where(keep, key_of, np.iinfo(np.int64).max)):
+            if place >= len(self.keys):
+                break
+            numbers = sequence[rows]
+            highest = np.maximum.accumulate(
+                np.concatenate([[self._states.sequence(place)], numbers])
+            )
+            keep[rows] = (numbers < 0) | (numbers > highest[:-1])
+            last[place] = int(highest[-1])
+        return np.flatnonzero(keep), last
+
+    def _change(
+        self, keyed: KeyedState, states: dict[int, StreamState], sequences: dict[int, int]
+    ) -> Change:
+        change = Change(dict(self._progress))
+        pool = keyed.pool
+        if pool is not None:
+            assert self._keyed.pool is not None
+            for part in range(len(self._keyed.pool.raw_values), len(pool.raw_values)):
+                both = (pool.key_of[part].view(np.float64), pool.raw_values[part])
+                change.learning[_POOL, part] = np.concatenate(both).tobytes()
+            # Their sequence numbers must be remembered before they have a state.
+            states = {place: self._states[place] for place in sequences}
+        elif self._keyed.pool is not None:
+            change.learned.append(_POOL)
+            change.progress.pop("pool")
+            bounds = keyed.layout.bounds
+            change.progress["range"] = [bounds.lower, bounds.upper]
+        for place in sequences.keys() - states.keys():
+            states[place] = self._states[place]
+        for place, state in states.items():
+            before = self._states.kept(place)
+            parts = len(state.raw_buffer)
+            for part in range(before.parts, parts):
+                change.learning[place, part] = state.raw_buffer[part].tobytes()
+            if before.parts and not parts:
+                change.learned.append(place)
+            sequence = sequences.get(place, before.sequence)
+            change.streams[place] = Kept(without_key(keyed.layout, state), sequence, parts)
+        return change
+
+    # --- delivering ------------------------------------------------------------------------------
+
+    def places(self) -> dict[str, dict[str, int] | None]:
+        """Where each sink stood when it last acknowledged."""
+        return {name: place for name, (_, place) in self._store.sinks().items()}
+
+    def deliver(self, sinks: Mapping[str, Sink]) -> int:
+        """Hand everything that is in the outbox to every sink; return how many releases."""
+        delivered = 0
+        while self._pending:
+            batch, table = self._pending[0]
+            for sink in sinks.values():
+                log.debug("delivering")
+                sink.deliver(table)
+            log.debug("delivered")
+            self._store.acknowledge(batch, {name: sink.place() for name, sink in sinks.items()})
+            log.debug("acknowledged")
+            self._pending.pop(0)
+            delivered += len(table)
+        return delivered
+
+    def t(self, key: Key = ()) -> int:
+        """Observations of a key that its stream has absorbed."""
+        return self._states[self.keys.index(key)].t
+
+    def close(self) -> None:
+        """Close the store; everything is on disk already."""
+        self._store.close()
+
+    def __enter__(self) -> DurableStreams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DurableStreams in {self.folder}: {len(self.keys):,} keys, {self.plan.guarantee}>"
+
+
+class _States(Mapping[int, StreamState]):
+    """States of all keys: some in memory, the others on disk."""
+
+    def __init__(self, store: Store, keyed: KeyedState) -> None:
+        self._store, self._keyed = store, keyed
+        self._cached: OrderedDict[int, Kept] = OrderedDict()
+
+    def kept(self, place: int) -> Kept:
+        """One key's stream."""
+        found = self._cached.get(place)
+        if found is None:
+            found = self._store.read_stream(self._keyed.layout, place)
+            self._remember(place, found)
+        return found
+
+    def sequence(self, place: int) -> int:
+        """The last sequence number of a key."""
+        return self.kept(place).sequence
+
+    def put(self, keyed: KeyedState, changed: Mapping[int, Kept]) -> None:
+        """Take over what has been committed."""
+        if keyed is not self._keyed and keyed.layout is not self._keyed.layout:
+            self._cached.clear()  # What was read for another range has not begun yet.
+        self._keyed = keyed
+        for place, kept in changed.items():
+            self._remember(place, kept)
+
+    def _remember(self, place: int, kept: Kept) -> None:
+        self._cached[place] = kept
+        self._cached.move_to_end(place)
+        if len(self._cached) > CACHED_STATES:
+            self._cached.popitem(last=False)
+
+    def __getitem__(self, place: int) -> StreamState:
+        return self.kept(place).state
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return int(self._store.facts["keys"])
+
+
+def _joined(blocks: list[Block]) -> Block:
+    def join(name: str) -> Any:
+        parts = [getattr(block, name) for block in blocks]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    raw_values: FloatArray = join("raw_values")
+    return replace(
+        blocks[-1],
+        raw_values=raw_values,
+        start=blocks[0].start,
+        key_of=join("key_of"),
+        sequence=join("sequence"),
+    )
+
+
+def _other_input(folder: Path, rows: int) -> StateError:
+    return StateError(
+        f"{folder}: the input up to row {rows:,} is not what was absorbed there before; the same "
+        "noise on other data would reveal the difference. Give the same source again, or begin in "
+        "another folder"
+    )
+
+
+def _open_key(path: Path, *, make: bool) -> Secret:
+    if make:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{path.parent}: expected a folder, found: {error.strerror}"
+            ) from None
+        if not path.exists():
+            key = Secret.generate().derive("state at rest")
+            key.save(path)
+            return key
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise StateError(
+            f"{path}: expected the key that the state is sealed under, found: {error.strerror}; "
+            "name it, or restore state and key from the same backup"
+        ) from None
+    if mode & 0o077:
+        raise StateError(
+            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:o}; "
+            f"type: chmod 600 {path}"
+        )
+    key = Secret.load(path)
+    if not key.scope:
+        raise ParameterError("key_file", "the key of a state", "the secret of a run's noise")
+    return key
+
+
+def _read_mark(path: Path) -> tuple[str, int, str] | None:
+    try:
+        identity, number, opening = path.read_text(encoding="ascii").split()
+        return identity, int(number), opening
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise StateError(
+            f"{path}: expected who opened this state last, found a damaged file"
+        ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a crash leaves the old one or the new one."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with new.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: expected a writable file, found: {error.strerror}") from None
