@@ -18,7 +18,7 @@ import logging
 import os
 import secrets as system_random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,10 +27,10 @@ import numpy as np
 
 from rillet.errors import OutputError, ParameterError, StateError
 from rillet.keyed import KeyedState, Pool, rows_of_keys
+from rillet.layout import Layout
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.plan import Plan
 from rillet.release import Key
-from rillet.sink.base import Sink
 from rillet.source import Block, Position
 from rillet.state.store import Change, Kept, Store
 from rillet.step import StreamState, without_key
@@ -117,7 +117,7 @@ class DurableStreams:
     def _create(self, path: Path, key: Secret, secret: Secret | None, run: str) -> Store:
         plan, master = self.plan, Secret.generate() if secret is None else secret
         places = (plan.stream_secret(master, key, run) for key in self.keys)
-        progress = {
+        progress: dict[str, Any] = {
             "batch": 0,
             "observations": 0,
             "source": None,
@@ -152,12 +152,7 @@ class DurableStreams:
         elif "pool" in progress:
             pool = self._read_pool(Secret.from_bytes(progress["pool"].encode("ascii")))
         self._keyed = KeyedState(layout, pool)
-        self._states = _States(self._store, self._keyed)
-        acknowledged = [batch for batch, _ in self._store.sinks().values()]
-        self._pending = [
-            (batch, ReleaseTable.from_bytes(content))
-            for batch, content in self._store.outbox(min(acknowledged, default=0))
-        ]
+        self._states = _States(self._store)
 
     def _read_pool(self, secret: Secret) -> Pool:
         parts = [np.frombuffer(raw) for raw in self._store.read_learning(_POOL)]
@@ -186,8 +181,8 @@ class DurableStreams:
 
     # --- absorbing -------------------------------------------------------------------------------
 
-    def absorb(self, block: Block, *, positioned: bool = True) -> ReleaseTable | None:
-        """Absorb a block of the source, durably; return what it releases, to be delivered.
+    def absorb(self, block: Block, *, positioned: bool = True) -> tuple[int, ReleaseTable] | None:
+        """Absorb a block of the source, durably; return what it releases, and its number.
 
         ``positioned`` says that the block's positions are those of a file, which is checked.
         Nothing is absorbed twice: a block that was absorbed already gives None.
@@ -210,14 +205,14 @@ class DurableStreams:
         if block.sequence is not None:
             new, sequences = self._unseen(key_of, block.sequence)
             raw_values, key_of = raw_values[new], key_of[new]
-        keyed, states, table = self._keyed.absorb(self.keys, self._states, key_of, raw_values)
+        keyed, states, table = self._keyed.absorb(self.keys, self._states.of, key_of, raw_values)
         log.debug("absorbed")
         change = self._change(keyed, states, sequences)
         source = Absorbed(block.start, block.position, digest) if positioned else None
         batch = self._batch + (table is not None)
         change.progress.update(
             batch=batch,
-            observations=self.observations + self._growth(keyed, states),
+            observations=self.observations + self._keyed.growth(keyed, self._states.of, states),
             source=source.to_json() if source else None,
         )
         if table is not None:
@@ -226,18 +221,9 @@ class DurableStreams:
         log.debug("committed")
         # From here on nothing can fail: memory follows the disk.
         self._keyed, self._batch, self._progress = keyed, batch, change.progress
-        self._states.put(keyed, change.streams)
+        self._states.put(change.streams)
         self.observations, self.absorbed = change.progress["observations"], source
-        if table is not None:
-            self._pending.append((batch, table))
-        return table
-
-    def _growth(self, keyed: KeyedState, states: Mapping[int, StreamState]) -> int:
-        """How many observations streams and pool have absorbed more than before."""
-        growth = sum(state.t - self._states[place].t for place, state in states.items())
-        for sign, pool in ((1, keyed.pool), (-1, self._keyed.pool)):
-            growth += sign * pool.observations if pool is not None else 0
-        return growth
+        return None if table is None else (batch, table)
 
     def digest(self, block: Block) -> str:
         """Keyed digest of a block and its place.  **Privacy.** Touches raw data; kept sealed."""
@@ -245,7 +231,7 @@ class DurableStreams:
         digest.update(str((block.start.rows, block.position.rows)).encode())
         for raw_part in (block.raw_values, block.key_of, block.sequence):
             if raw_part is not None:
-                digest.update(np.ascontiguousarray(raw_part))
+                digest.update(np.ascontiguousarray(raw_part).data)
         return digest.hexdigest()
 
     def check_absorbed(self, raw_blocks: Iterable[Block]) -> None:
@@ -287,12 +273,13 @@ class DurableStreams:
         """Rows that were not absorbed before, and the last number of each key after them."""
         keep = key_of >= 0
         last: dict[int, int] = {}
+        layout = self._keyed.layout
         for place, rows in rows_of_keys(np.where(keep, key_of, np.iinfo(np.int64).max)):
             if place >= len(self.keys):
                 break
             numbers = sequence[rows]
             highest = np.maximum.accumulate(
-                np.concatenate([[self._states.sequence(place)], numbers])
+                np.concatenate([[self._states.kept(layout, place).sequence], numbers])
             )
             keep[rows] = (numbers < 0) | (numbers > highest[:-1])
             last[place] = int(highest[-1])
@@ -308,17 +295,16 @@ class DurableStreams:
             for part in range(len(self._keyed.pool.raw_values), len(pool.raw_values)):
                 both = (pool.key_of[part].view(np.float64), pool.raw_values[part])
                 change.learning[_POOL, part] = np.concatenate(both).tobytes()
-            # Their sequence numbers must be remembered before they have a state.
-            states = {place: self._states[place] for place in sequences}
         elif self._keyed.pool is not None:
             change.learned.append(_POOL)
             change.progress.pop("pool")
             bounds = keyed.layout.bounds
             change.progress["range"] = [bounds.lower, bounds.upper]
-        for place in sequences.keys() - states.keys():
-            states[place] = self._states[place]
+        for place in sequences.keys() - states.keys():  # all seen before, or in the pool
+            kept = self._states.kept(keyed.layout, place)
+            change.streams[place] = replace(kept, sequence=sequences[place])
         for place, state in states.items():
-            before = self._states.kept(place)
+            before = self._states.kept(keyed.layout, place)
             parts = len(state.raw_buffer)
             for part in range(before.parts, parts):
                 change.learning[place, part] = state.raw_buffer[part].tobytes()
@@ -334,24 +320,21 @@ class DurableStreams:
         """Where each sink stood when it last acknowledged."""
         return {name: place for name, (_, place) in self._store.sinks().items()}
 
-    def deliver(self, sinks: Mapping[str, Sink]) -> int:
-        """Hand everything that is in the outbox to every sink; return how many releases."""
-        delivered = 0
-        while self._pending:
-            batch, table = self._pending[0]
-            for sink in sinks.values():
-                log.debug("delivering")
-                sink.deliver(table)
-            log.debug("delivered")
-            self._store.acknowledge(batch, {name: sink.place() for name, sink in sinks.items()})
-            log.debug("acknowledged")
-            self._pending.pop(0)
-            delivered += len(table)
-        return delivered
+    def undelivered(self) -> list[tuple[int, ReleaseTable]]:
+        """Batches of releases that were committed and not acknowledged, from before."""
+        acknowledged = [batch for batch, _ in self._store.sinks().values()]
+        return [
+            (batch, ReleaseTable.from_bytes(content))
+            for batch, content in self._store.outbox(min(acknowledged, default=0))
+        ]
+
+    def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
+        """Note that these sinks, which are all there are, have everything up to ``batch``."""
+        self._store.acknowledge(batch, places)
 
     def t(self, key: Key = ()) -> int:
         """Observations of a key that its stream has absorbed."""
-        return self._states[self.keys.index(key)].t
+        return self._states.of(self._keyed.layout, self.keys.index(key)).t
 
     def close(self) -> None:
         """Close the store; everything is on disk already."""
@@ -367,47 +350,34 @@ class DurableStreams:
         return f"<DurableStreams in {self.folder}: {len(self.keys):,} keys, {self.plan.guarantee}>"
 
 
-class _States(Mapping[int, StreamState]):
+class _States:
     """States of all keys: some in memory, the others on disk."""
 
-    def __init__(self, store: Store, keyed: KeyedState) -> None:
-        self._store, self._keyed = store, keyed
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._cached: OrderedDict[int, Kept] = OrderedDict()
 
-    def kept(self, place: int) -> Kept:
+    def kept(self, layout: Layout, place: int) -> Kept:
         """One key's stream."""
         found = self._cached.get(place)
         if found is None:
-            found = self._store.read_stream(self._keyed.layout, place)
-            self._remember(place, found)
+            found = self._store.read_stream(layout, place)
+            if found.begun:  # What has not begun depends on the layout, which may change.
+                self.put({place: found})
         return found
 
-    def sequence(self, place: int) -> int:
-        """The last sequence number of a key."""
-        return self.kept(place).sequence
+    def of(self, layout: Layout, place: int) -> StreamState:
+        """One key's state."""
+        return self.kept(layout, place).state
 
-    def put(self, keyed: KeyedState, changed: Mapping[int, Kept]) -> None:
+    def put(self, changed: Mapping[int, Kept]) -> None:
         """Take over what has been committed."""
-        if keyed is not self._keyed and keyed.layout is not self._keyed.layout:
-            self._cached.clear()  # What was read for another range has not begun yet.
-        self._keyed = keyed
         for place, kept in changed.items():
-            self._remember(place, kept)
-
-    def _remember(self, place: int, kept: Kept) -> None:
-        self._cached[place] = kept
-        self._cached.move_to_end(place)
-        if len(self._cached) > CACHED_STATES:
+            if kept.begun:
+                self._cached[place] = kept
+                self._cached.move_to_end(place)
+        while len(self._cached) > CACHED_STATES:
             self._cached.popitem(last=False)
-
-    def __getitem__(self, place: int) -> StreamState:
-        return self.kept(place).state
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self)))
-
-    def __len__(self) -> int:
-        return int(self._store.facts["keys"])
 
 
 def _joined(blocks: list[Block]) -> Block:

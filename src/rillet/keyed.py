@@ -9,9 +9,9 @@ is dropped, and nothing public depends on how many there were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,11 +21,13 @@ from rillet.layout import Layout, SharedThreshold
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.privacy import Ledger
 from rillet.release import Key, Release, Releases
-from rillet.source.keys import DeclaredKeys
 from rillet.step import StreamState, start, step
 from rillet.stream import as_observations
 from rillet.table import ReleaseTable
 from rillet.threshold import Look, Outlook, Range, RefreshingThreshold
+
+#: The state of a key by its place, begun under a layout if it has not begun before.
+StateOf: TypeAlias = Callable[[Layout, int], StreamState]
 
 #: Where the length is not known, a shared range is chosen for streams of this length.
 _ASSUMED_LENGTH: Final = 2**16
@@ -78,7 +80,7 @@ def learn_shared(layout: Layout, shared: SharedThreshold, raw: FloatArray, secre
 def step_many(
     layout: Layout,
     keys: Sequence[Key],
-    states: Mapping[int, StreamState],
+    state_of: StateOf,
     key_of: IntArray,
     raw_values: FloatArray,
 ) -> tuple[dict[int, StreamState], ReleaseTable | None]:
@@ -94,7 +96,7 @@ def step_many(
     parts: list[Releases] = []
     arrivals: list[IntArray] = []
     for place, all_rows in rows_of_keys(key_of):
-        state = states[place]
+        state = state_of(layout, place)
         rows = all_rows[: layout.length - state.t]
         if not len(rows):
             continue
@@ -133,13 +135,14 @@ class KeyedState:
     def absorb(
         self,
         keys: Sequence[Key],
-        states: Mapping[int, StreamState],
+        state_of: StateOf,
         key_of: IntArray,
         raw_values: FloatArray,
     ) -> tuple[KeyedState, dict[int, StreamState], ReleaseTable | None]:
         """Absorb observations; return what comes after them, and the releases.
 
-        ``states[place]`` is the state of a key; asked for only where it is needed.
+        ``state_of(layout, place)`` is the state of a key, begun under the layout if it has not
+        begun before; asked for only where it is needed.
 
         **Privacy.** As :func:`step_many`; while the pool fills, nothing is released.
         """
@@ -148,7 +151,7 @@ class KeyedState:
             key_of, raw_values = key_of[declared], raw_values[declared]
         pool, shared = self.pool, self.layout.shared
         if pool is None:
-            changed, table = step_many(self.layout, keys, states, key_of, raw_values)
+            changed, table = step_many(self.layout, keys, state_of, key_of, raw_values)
             return self, changed, table
         assert shared is not None
         room = shared.observations - pool.observations
@@ -164,27 +167,24 @@ class KeyedState:
         changed, table = step_many(
             layout,
             keys,
-            _Started(layout, states),
+            state_of,
             np.concatenate([*pool.key_of, key_of[room:]]),
             np.concatenate([raw_pool, raw_values[room:]]),
         )
         return KeyedState(layout), changed, table
 
-
-class _Started(Mapping[int, StreamState]):
-    """States begun again, for a range that has just been learned: nothing was absorbed before."""
-
-    def __init__(self, layout: Layout, states: Mapping[int, StreamState]) -> None:
-        self._layout, self._states = layout, states
-
-    def __getitem__(self, place: int) -> StreamState:
-        return start(self._layout, self._states[place].secret)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
+    def growth(
+        self,
+        after: KeyedState,
+        before: StateOf,
+        changed: Mapping[int, StreamState],
+    ) -> int:
+        """How many observations streams and pool have absorbed more than before."""
+        layout = after.layout
+        grown = sum(state.t - before(layout, place).t for place, state in changed.items())
+        for sign, pool in ((1, after.pool), (-1, self.pool)):
+            grown += 0 if pool is None else sign * pool.observations
+        return grown
 
 
 def roll_up(latest: Iterable[Release]) -> Release:
@@ -238,21 +238,24 @@ class KeyedStreams:
     def __init__(
         self,
         layout: Layout,
-        keys: DeclaredKeys,
+        keys: tuple[Key, ...],
         secrets: Iterable[Secret],
         shared_secret: Secret | None = None,
     ) -> None:
-        self._keys = keys
-        self._places = {key: place for place, key in enumerate(keys.keys)}
-        self._state = KeyedState(layout, None if shared_secret is None else Pool(shared_secret))
-        self._states = {place: start(layout, own) for place, own in enumerate(secrets)}
+        self.keys = keys
+        self.observations = 0
+        self._places = {key: place for place, key in enumerate(keys)}
+        self._keyed = KeyedState(layout, None if shared_secret is None else Pool(shared_secret))
+        # A secret is needed until its stream has begun, then it is in the state, and moves on.
+        self._secrets = dict(enumerate(secrets))
+        self._states: dict[int, StreamState] = {}
 
     def update(self, key: Key, value: float) -> Release | None:
         """Absorb one observation of a key; return its latest release if there is a new one."""
         place = self._places.get(key, -1)
-        before = None if place < 0 else self._states[place].latest
-        self._absorb(np.array([place]), as_observations([value]))
-        latest = None if place < 0 else self._states[place].latest
+        before = self._latest(place)
+        self.absorb(np.array([place]), as_observations([value]))
+        latest = self._latest(place)
         return None if latest is before else latest
 
     def update_many(
@@ -265,16 +268,16 @@ class KeyedStreams:
         """
         raw_values = as_observations(values)
         if isinstance(keys, np.ndarray):
-            key_of = np.where(keys < len(self._keys), keys, -1).astype(np.int64)
+            key_of = np.where(keys < len(self.keys), keys, -1).astype(np.int64)
         else:
             key_of = np.array([self._places.get(key, -1) for key in keys], np.int64)
         if len(key_of) != len(raw_values):
             raise ParameterError("keys", f"{len(raw_values):,} keys, one a value", len(key_of))
-        return self._absorb(key_of, raw_values)
+        return self.absorb(key_of, raw_values)
 
     def release(self, key: Key) -> Release:
         """The latest release of a key again, the very same numbers."""
-        latest = self._of(key).latest
+        latest = self._latest(self._place(key))
         if latest is None:
             raise NotReady(f"no release of {key} yet: it is still learning, or between two")
         return latest
@@ -285,28 +288,38 @@ class KeyedStreams:
 
     def t(self, key: Key) -> int:
         """Number of observations of a key that its stream has absorbed."""
-        return self._of(key).t
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """The declared keys."""
-        return self._keys.keys
+        state = self._states.get(self._place(key))
+        return 0 if state is None else state.t
 
     def ledger(self, key: Key) -> Ledger:
         """What each observation of a key has been charged so far."""
-        return self._state.layout.ledger(self._of(key).t)
+        return self._keyed.layout.ledger(self.t(key))
+
+    def absorb(self, key_of: IntArray, raw_values: FloatArray) -> ReleaseTable | None:
+        """As :meth:`update_many`, of places (-1: undeclared) and floats.
+
+        **Privacy.** Touches raw data; what it returns is public.
+        """
+        before = self._keyed
+        self._keyed, changed, table = before.absorb(self.keys, self._of, key_of, raw_values)
+        self.observations += before.growth(self._keyed, self._of, changed)
+        self._states.update(changed)
+        for place in changed:
+            self._secrets.pop(place, None)
+        return table
 
     def __repr__(self) -> str:
-        return f"<KeyedStreams: {len(self._keys):,} keys, {self._state.layout.guarantee}>"
+        return f"<KeyedStreams: {len(self.keys):,} keys, {self._keyed.layout.guarantee}>"
 
-    def _of(self, key: Key) -> StreamState:
+    def _of(self, layout: Layout, place: int) -> StreamState:
+        state = self._states.get(place)
+        return start(layout, self._secrets[place]) if state is None else state
+
+    def _latest(self, place: int) -> Release | None:
+        state = self._states.get(place)
+        return None if state is None else state.latest
+
+    def _place(self, key: Key) -> int:
         if key not in self._places:
             raise ParameterError("key", "one of the declared keys", key)
-        return self._states[self._places[key]]
-
-    def _absorb(self, key_of: IntArray, raw_values: FloatArray) -> ReleaseTable | None:
-        self._state, changed, table = self._state.absorb(
-            self._keys.keys, self._states, key_of, raw_values
-        )
-        self._states.update(changed)
-        return table
+        return self._places[key]

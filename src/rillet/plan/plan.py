@@ -327,7 +327,7 @@ class Plan:
         master = Secret.generate() if secret is None else secret
         secrets = (self.stream_secret(master, key, run) for key in self.keys)
         shared = self.stream_secret(master, (), run) if self.shared_threshold else None
-        return KeyedStreams(self.layout, DeclaredKeys(self.keys), secrets, shared)
+        return KeyedStreams(self.layout, self.keys, secrets, shared)
 
     def resume(self, blob: bytes, *, secret: Secret, run: str = "") -> Stream:
         """Continue from :meth:`Stream.snapshot`, as if the stream had never stopped.
@@ -343,6 +343,7 @@ class Plan:
         return Stream(self.layout, key, state)
 
     def stream_secret(self, secret: Secret, key: tuple[KeyPart, ...], run: str) -> Secret:
+        """The secret of one stream, derived from the master secret by plan, run and key."""
         if secret.scope:
             raise StateError(
                 "secret: this one belongs to one stream and cannot open another; "

@@ -13,10 +13,11 @@ seconds between, so that earlier states, and with them earlier noise keys, do no
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ from rillet.layout import Layout
 from rillet.noise import Secret
 from rillet.state import encoding
 from rillet.step import StreamState, start
+
+log = logging.getLogger("rillet.store")
 
 #: ``PRAGMA application_id``: "rlls".
 APPLICATION: Final = 0x726C6C73
@@ -56,12 +59,15 @@ class Kept:
     """One key's stream as the store has it, without its noise key (``rillet.step.without_key``).
 
     ``sequence`` is the last sequence number that was absorbed, ``parts`` how many parts of the
-    learning buffer are on disk already.
+    learning buffer are on disk already.  A stream that has not ``begun`` is kept as its first
+    secret alone.
     """
 
     state: StreamState
     sequence: int = -1
     parts: int = 0
+    begun: bool = True
+    first: Secret | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -190,7 +196,7 @@ class Store:
         end = _HEAD.size + size
         secret = Secret.from_bytes(content[_HEAD.size : end])
         if end == len(content):
-            return Kept(start(layout, secret), sequence)
+            return Kept(start(layout, secret), sequence, begun=False, first=secret)
         state = encoding.decode_state(content[end:], secret)
         parts = tuple(np.frombuffer(part) for part in self.read_learning(place))
         return Kept(state.but(raw_buffer=parts), sequence, len(parts))
@@ -236,7 +242,7 @@ class Store:
     def commit(self, change: Change, batch: int) -> None:
         """Write all of it, durably, or nothing; ``batch`` numbers what goes to the outbox."""
         streams = [
-            (self._seal_stream(place, kept.state.secret, kept), place)
+            (self._seal_stream(place, kept.first or kept.state.secret, kept), place)
             for place, kept in change.streams.items()
         ]
         learning = [
@@ -253,10 +259,11 @@ class Store:
                 sealed = self._seal(change.outbox, "outbox", batch)
                 connection.execute("INSERT INTO outbox VALUES (?, ?)", (batch, sealed))
             self._put_progress(change.progress)
+            log.debug("committing")
         if time.monotonic() - self._log_cut > _LOG_SECONDS:
             self.cut_log()
 
-    def acknowledge(self, batch: int, places: dict[str, dict[str, int] | None]) -> None:
+    def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
         """Note that these sinks, which are all there are, have everything up to ``batch``."""
         rows = [
             (name, batch, None if place is None else json.dumps(place))
@@ -305,7 +312,8 @@ class Store:
     def _seal_stream(self, place: int, secret: Secret, kept: Kept | None) -> bytes:
         state, sequence = b"", -1
         if kept is not None:
-            state, sequence = encoding.encode_state(kept.state.but(raw_buffer=())), kept.sequence
+            sequence = kept.sequence
+            state = encoding.encode_state(kept.state.but(raw_buffer=())) if kept.begun else b""
         own = secret.to_bytes()
         head = _HEAD.pack(encoding.VERSION, len(own), sequence)
         return self._seal(head + own + state, "stream", place)
