@@ -1,0 +1,233 @@
+"""Releases as messages: a real broker, one that goes away, and keys that are no topics."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import paho.mqtt.client as mqtt
+import pytest
+
+from helpers.servers import free_port, mosquitto
+from rillet.errors import OutputError, ParameterError
+from rillet.sink.mqtt import MqttSink, escape_level
+from sink.tables import STRANGE_KEYS, table
+
+
+@contextlib.contextmanager
+def listening(server, topic):
+    """Everything that is published meanwhile, as (topic, record, retained)."""
+    received, ready = [], threading.Event()
+    client = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2, client_id=f"ear-{topic}", clean_session=False
+    )
+    client.on_message = lambda _client, _data, message: received.append(
+        (message.topic, json.loads(message.payload), message.retain)
+    )
+    client.on_subscribe = lambda *_: ready.set()
+    client.on_connect = lambda *_: client.subscribe(topic, qos=1)
+    client.reconnect_delay_set(1, 1)
+    client.connect(server.host, server.port)
+    client.loop_start()
+    assert ready.wait(10)
+    try:
+        yield received
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def wait_for(received, count):
+    end = time.monotonic() + 20
+    while len(received) < count and time.monotonic() < end:
+        time.sleep(0.01)
+    return received
+
+
+def address(server):
+    return f"{server.host}:{server.port}"
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_each_release_is_published_once_in_order(broker, protocol):
+    tables = [table(STRANGE_KEYS, 300, statistic="sum"), table((("a", 1),), 3)[:0]]
+    folder = f"once{protocol}"
+    with listening(broker, f"{folder}/#") as received:
+        sink = MqttSink(address(broker), f"{folder}/x", protocol=protocol)
+        for one in tables:
+            sink.deliver(one)
+        assert sink.place() is None
+        sink.close()
+        expected = [release.to_record() for release in tables[0]]
+        wait_for(received, len(expected))
+    assert [record for _, record, _ in received] == expected
+    assert {topic for topic, *_ in received} == {f"{folder}/x"}
+
+
+def test_the_same_again_comes_twice_with_the_same_numbers(broker):
+    with listening(broker, "twice/#") as received:
+        sink = MqttSink(address(broker), "twice/{key0}")
+        sink.deliver(table())
+        sink.deliver(table())
+        sink.close()
+        wait_for(received, 80)
+    assert [record for _, record, _ in received[:40]] == [record for _, record, _ in received[40:]]
+
+
+def test_topics_hold_the_parts_of_the_key(broker):
+    keys = (("north", 7), ("a/b+c#", 1), ("100 %", 2), ("Zürich\0\ud800", 3), ("", 4))
+    with listening(broker, "parts/#") as received:
+        sink = MqttSink(
+            address(broker),
+            "parts/{region}/{statistic}/{meter}",
+            key_columns=("region", "meter"),
+        )
+        sink.deliver(table(keys, 1))
+        with pytest.raises(
+            OutputError, match=r'expected keys of 2 parts, region, meter, found .*"x"'
+        ):
+            sink.deliver(table((("x",),), 1))
+        sink.close()
+        wait_for(received, len(keys))
+    assert {tuple(record["key"]): topic for topic, record, _ in received} == {
+        ("north", 7): "parts/north/mean/7",
+        ("a/b+c#", 1): "parts/a%2Fb%2Bc%23/mean/1",
+        ("100 %", 2): "parts/100 %25/mean/2",
+        ("Zürich\0\ud800", 3): "parts/Zürich%00%D800/mean/3",
+        ("", 4): "parts//mean/4",
+    }
+
+
+def test_escapes_keep_texts_apart():
+    texts = ["a/b", "a%2Fb", "a%252Fb", "a+b", "ab", "#", "%23", "", "\x7f", "\x9f", "%"]
+    assert len({escape_level(text) for text in texts}) == len(texts)
+    assert not set("/+#\0") & set("".join(map(escape_level, texts)))
+
+
+def test_a_topic_that_a_key_would_make_the_brokers_own(broker):
+    sink = MqttSink(address(broker), "{key0}/x")
+    with listening(broker, "%24SYS/#") as received:
+        sink.deliver(table((("$SYS",),), 1))
+        wait_for(received, 1)
+    sink.close()
+    assert [topic for topic, *_ in received] == ["%24SYS/x"]
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_the_last_is_kept_for_those_who_come_later(broker, retain):
+    sink = MqttSink(address(broker), f"kept{retain}/{{key0}}", retain=retain)
+    sink.deliver(table())
+    sink.close()
+    with listening(broker, f"kept{retain}/#") as received:
+        wait_for(received, 2 if retain else 0)
+        if not retain:
+            time.sleep(0.2)
+    last = sorted((topic, record["t"], kept) for topic, record, kept in received)
+    assert last == ([("keptTrue/north", 70, True), ("keptTrue/south", 70, True)] if retain else [])
+
+
+@pytest.mark.parametrize(
+    ("topic", "columns"),
+    [
+        ("", ()),
+        ("a/+/b", ()),
+        ("a/#", ()),
+        ("a/x{key0}", ()),
+        ("a/{nonsense}", ()),
+        ("a/{key0}", ("region",)),
+        ("nul\0", ()),
+        ("{}", ()),
+    ],
+)
+def test_wrong_templates(broker, topic, columns):
+    with pytest.raises(ParameterError, match="topic: expected"):
+        MqttSink(address(broker), topic, key_columns=columns)
+
+
+@pytest.mark.parametrize("bad", ["", ":1883", "host:", "host:0", "host:70000", "a b", "::1"])
+def test_wrong_addresses(bad):
+    with pytest.raises(ParameterError, match="address: expected a host and a port"):
+        MqttSink(bad, "x")
+
+
+def test_nobody_there():
+    with pytest.raises(OutputError, match="refused"):
+        MqttSink(f"127.0.0.1:{free_port()}", "x")
+
+
+def test_somebody_who_says_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(OutputError, match=r"found: no answer in 0\.3 s"):
+            MqttSink(f"127.0.0.1:{port}", "x", patience=0.3)
+
+
+def test_a_broker_that_goes_away_and_comes_back(tmp_path):
+    whole = table((("a",), ("b",)), 600)
+    with mosquitto(tmp_path) as server:
+        sink = MqttSink(address(server), "back/{key0}")
+        sink.deliver(whole[:200])
+        server.stop()
+        back = threading.Thread(target=lambda: (time.sleep(0.5), server.start()))
+        back.start()
+        try:
+            sink.deliver(whole[200:400])
+        finally:
+            back.join()
+        with listening(server, "back/#") as received:
+            sink.deliver(whole[400:])
+            sink.close()
+            wait_for(received, 800)
+    assert [record for _, record, _ in received] == [r.to_record() for r in whole[400:]]
+
+
+def test_patience_ends_and_what_was_not_sent_is_dropped(tmp_path):
+    with mosquitto(tmp_path) as server:
+        sink = MqttSink(address(server), "end/{key0}", patience=0.5)
+        sink.deliver(table())
+        server.stop()
+        with pytest.raises(OutputError, match=r"no acknowledgement in 0\.5 s"):
+            sink.deliver(table(first=71))
+        with pytest.raises(OutputError, match="refused"):
+            sink.deliver(table(first=71))
+        server.start()
+        with listening(server, "end/#") as received:
+            sink.deliver(table(first=71))
+            sink.close()
+            wait_for(received, 40)
+            time.sleep(0.2)
+    assert [record for _, record, _ in received] == [r.to_record() for r in table(first=71)]
+
+
+def test_a_broker_that_does_not_let_us_write_says_so(tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("topic read #\n")
+    with mosquitto(tmp_path / "broker", config_lines=[f"acl_file {rules}"]) as server:
+        sink = MqttSink(address(server), "forbidden")
+        with pytest.raises(OutputError, match="Not authorized"):
+            sink.deliver(table())
+        sink.close()
+
+
+def test_log_in_with_a_password_that_is_not_shown(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("pass-phrase\n")
+    with mosquitto(tmp_path / "broker", config_lines=["allow_anonymous false"]) as server:
+        with pytest.raises(OutputError, match="Not authorized") as caught:
+            MqttSink(address(server), "x", username="rillet", password_file=secret)
+        assert "pass-phrase" not in str(caught.value)
+    with pytest.raises(OutputError, match=r"password_file: .*No such file"):
+        MqttSink(address(server), "x", username="rillet", password_file=tmp_path / "nowhere")
+
+
+def test_a_closed_sink_says_so(broker):
+    sink = MqttSink(address(broker), "x")
+    sink.close()
+    sink.close()
+    with pytest.raises(OutputError, match="found it closed"):
+        sink.deliver(table())
+    with pytest.raises(OutputError, match="expected no place"):
+        MqttSink(address(broker), "x", place={"offset": 1})
