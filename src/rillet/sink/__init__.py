@@ -1,7 +1,9 @@
 """Sinks: where releases go.
 
-A sink takes records, mappings from the names of a release (``key``, ``t``, ``value``,
-``noise_std``, …) to public values, and writes them in the order given.
+:class:`JsonLinesSink` writes records, mappings from the names of a release (``key``, ``t``,
+``value``, ``noise_std``, …) to public values, in the order given. The sinks of a durable run
+(:mod:`rillet.sink.base` says what they promise, :mod:`rillet.sink.opening` opens them) take tables
+of releases, and take none twice.
 
 **Privacy.** Post-processing. Nothing here can import what touches raw data.
 """

@@ -83,6 +83,8 @@ class PostgresSink:
         Seconds to go on trying when the connection is lost.
     place : None
         PostgreSQL needs none.
+    keep_table : bool
+        False: make the table only to see whether that works, and take it back.
 
     Raises
     ------
@@ -101,6 +103,7 @@ class PostgresSink:
         table: str = "releases",
         patience: float = 30.0,
         place: Place | None = None,
+        keep_table: bool = True,
     ) -> None:
         self._psycopg = import_extra(
             "psycopg", package="psycopg", extra="postgres", purpose="to write to PostgreSQL"
@@ -118,7 +121,7 @@ class PostgresSink:
         self.name = f"table {table} of {known.get('dbname') or 'the default database'} on {where}"
         if place is not None:
             raise OutputError(f"{self.name}: expected no place, found {dict(place)}")
-        self._patience = patience
+        self._patience, self._keep_table = patience, keep_table
         self._connection: Any = None
         self._closed = False
         with self._failing():
@@ -186,7 +189,7 @@ class PostgresSink:
             raise
 
     def _prepare(self) -> None:
-        with self._connection.transaction():
+        with self._connection.transaction(force_rollback=not self._keep_table):
             columns = self._sql.SQL(", ").join(
                 self._sql.SQL("{} " + kind).format(self._sql.Identifier(name))
                 for name, kind in _COLUMNS.items()
