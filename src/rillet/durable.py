@@ -84,6 +84,8 @@ class DurableStreams:
         Part of what the noise is keyed by, as in :meth:`rillet.Plan.open`.
     restored
         Go on although the folder was copied or restored; see the operations page.
+    only_look
+        To check a state: this opening is not counted, and nothing may be absorbed.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class DurableStreams:
         key_file: str | os.PathLike[str] | None = None,
         run: str = "",
         restored: bool = False,
+        only_look: bool = False,
     ) -> None:
         self.folder = Path(folder)
         self.plan = plan
@@ -109,7 +112,7 @@ class DurableStreams:
         try:
             self._digest_key = key.keystream("input digest").integer(0, 256).to_bytes(32, "big")
             self._read(run)
-            self._claim(restored)
+            self._claim(restored, only_look)
         except BaseException:
             self._store.close()
             raise
@@ -159,7 +162,7 @@ class DurableStreams:
         key_of = tuple(part[: len(part) // 2].view(np.int64) for part in parts)
         return Pool(secret, key_of, tuple(part[len(part) // 2 :] for part in parts))
 
-    def _claim(self, restored: bool) -> None:
+    def _claim(self, restored: bool, only_look: bool) -> None:
         """Count this opening, in the state and beside the releases: a copy is behind in one."""
         number, identity = self._progress["opening"]
         mark = self.folder / "opening"
@@ -174,6 +177,8 @@ class DurableStreams:
                 "gives the same observations again, go on with --restored: the same values are "
                 "published again, and a different one is refused. If it does not, begin anew"
             )
+        if only_look:
+            return
         self._progress["opening"] = [number + 1, system_random.token_hex(8)]
         self._progress["before"] = list(mine)
         self._store.commit(Change(self._progress), self._batch)

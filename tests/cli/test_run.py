@@ -169,9 +169,9 @@ def test_what_is_no_ledger_is_refused(tmp_path, capsys, content):
 
 
 def test_progress_in_lines(tmp_path, capsys, monkeypatch):
-    from rillet.cli import run
+    from rillet.cli import progress
 
-    monkeypatch.setattr(run, "_PLAIN_PROGRESS", 0.0)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     file = write(tmp_path, values_of(50))
     options = ["--epsilon", "1", "--upper", "300", "--mechanism", "baseline"]
     assert main(["run", str(file), *options, "--progress", "--out", str(tmp_path / "o")]) == 0

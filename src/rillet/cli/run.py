@@ -1,16 +1,14 @@
-"""``rillet run``: from a file or standard input to JSON lines of releases.
+"""``rillet run``: from a source through a plan's streams to sinks.
 
-**Privacy.** Touches raw data, a block at a time, and hands them to the stream.  Prints counts, the
-plan's public numbers and the ledger; observations reach nothing but the stream.
+**Privacy.** Touches raw data, a block at a time, and hands them to the streams.  Prints counts, the
+plan's public numbers and the ledger; observations reach nothing but the streams.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import dataclasses
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from rillet.cli.common import (
     PLAN_OPTIONS,
     add_command,
     add_plan_options,
-    console,
     examples,
     load_plan,
     note,
@@ -26,16 +23,21 @@ from rillet.cli.common import (
     warn,
     write_text,
 )
+from rillet.cli.progress import progress
 from rillet.errors import InputError, ParameterError, StreamEnded
 
 if TYPE_CHECKING:
-    from rillet.cli.records import ReleaseSink
-    from rillet.plan import Plan
-    from rillet.source import Block
-    from rillet.stream import Stream
+    from collections.abc import Iterable, Iterator
 
-#: Seconds between two lines of progress where there is no terminal.
-_PLAIN_PROGRESS = 2.0
+    from rillet.config import Config
+    from rillet.job import Job, Streams
+    from rillet.source import Block
+
+#: Options that a configuration has instead.
+_INSTEAD = (
+    *PLAN_OPTIONS,
+    *("plan", "column", "key_column", "keys", "state", "key_file", "out", "follow", "sequence"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -45,12 +47,15 @@ def add_parser(subparsers: Any) -> None:
         "run",
         run,
         description="""
-        Release the running mean or sum of a column, as JSON lines.
+        Release the running mean or sum of a column, as JSON lines or into a durable state.
 
         Every row is one observation. A value above --upper counts as B, a value below --lower, an
         empty cell or anything that is no number counts as A: nothing is skipped, and nothing stops
         because of a value. Each release is one line with value, noise_std and the rest of the
         record; the ledger goes to standard error at the end.
+
+        With --state DIR the run is durable: it can be stopped or killed at any instant, and the
+        same command goes on where it stopped. Releases then go to DIR/releases.db, and to --out.
         """,
         epilog=examples(
             (
@@ -68,12 +73,48 @@ def add_parser(subparsers: Any) -> None:
                 "rillet run trips.parquet --column minutes --plan plan.json --out releases.jsonl",
                 "a plan that `rillet plan --save plan.json` wrote",
             ),
+            (
+                (
+                    "rillet run meters.csv --column kwh --key-column meter --keys meters.txt \\\n"
+                    "      --epsilon 1 --upper 50 --length 8760 --state live --follow"
+                ),
+                "a stream for each declared meter, from a growing file, durably",
+            ),
+            ("rillet run --config live.toml --check", "is everything right? spends nothing"),
         ),
     )
+    _add_input(parser)
+    add_plan_options(parser)
+    _add_state(parser)
+    _add_output(parser)
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="CSV, Parquet or JSON lines; - reads standard input"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="CSV, Parquet or JSON lines; - reads standard input",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="a TOML file that says everything, instead of options"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="check everything, release and spend nothing"
     )
     parser.add_argument("--column", metavar="C", help="the column or field with the values")
+    parser.add_argument(
+        "--key-column",
+        action="append",
+        metavar="K",
+        help="a column with a part of the key; may be given several times",
+    )
+    parser.add_argument(
+        "--keys", metavar="FILE", help="declared keys, one to a line, parts between commas"
+    )
+    parser.add_argument(
+        "--sequence", metavar="S", help="a column with a number that grows with each row of a key"
+    )
     parser.add_argument(
         "--format",
         choices=("auto", "csv", "jsonl", "parquet"),
@@ -84,18 +125,51 @@ def add_parser(subparsers: Any) -> None:
         "--delimiter", default=",", metavar="X", help="between the cells of CSV (default ,)"
     )
     parser.add_argument(
+        "--follow", action="store_true", help="at the end of the file wait for it to grow"
+    )
+    parser.add_argument(
         "--plan", metavar="PLAN", help="a saved plan, in place of the options of the next group"
     )
-    add_plan_options(parser)
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("durable state")
+    group.add_argument(
+        "--state", metavar="DIR", help="keep the state in this folder; go on if it has one"
+    )
+    group.add_argument(
+        "--key-file",
+        metavar="FILE",
+        help="the key that the state is sealed under (default DIR/key, made if absent)",
+    )
+    group.add_argument(
+        "--restored",
+        action="store_true",
+        help="go on although this state was copied or restored from a backup",
+    )
+    group.add_argument(
+        "--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there, public numbers only"
+    )
+    group.add_argument("--log-format", choices=("text", "json"), help="logs for people or programs")
+    group.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        help="what to log (default info)",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--out", default="-", metavar="FILE", help="where releases go (default -, standard output)"
+        "--out",
+        metavar="FILE",
+        help="where releases go as JSON lines; - is standard output (default, without --state)",
     )
     group.add_argument(
         "--existing",
         choices=("refuse", "append", "replace"),
         default="refuse",
-        help="what to do if that file has something in it (default refuse)",
+        help="what to do if that file has something in it (default refuse); a durable run goes on",
     )
     group.add_argument("--ledger", metavar="FILE", help="also write the ledger as JSON")
     group.add_argument(
@@ -116,35 +190,92 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from rillet.cli.guard import claim, open_secret
-    from rillet.cli.records import ReleaseSink
-    from rillet.source import read
+    from rillet.cli import service
 
-    plan = _plan(args)
-    delimiter = "\t" if args.delimiter in ("tab", "\\t") else args.delimiter
-    blocks = read(args.file, args.column, format=args.format, delimiter=delimiter)
-    # Part of what the noise is keyed by, so that one secret serves several files and columns.
-    name = f"{Path(args.file).name}:{args.column or ''}"
-    secret = open_secret(args.secret)
-    sink = ReleaseSink(args.out, existing=args.existing)
-    with sink:
-        if args.secret is not None:
-            claim(args.secret, secret, plan.digest, name, args.file)
+    config = _config(args)
+    if args.check:
+        return service.check(config, restored=args.restored)
+    with service.opened(config, args) as (streams, blocks, sinks):
         if args.ledger is not None:  # Before the first draw: what the whole plan will charge.
-            write_text(args.ledger, plan.layout.ledger().to_json() + "\n")
-        job = _Job(plan, plan.open(secret=secret, run=name), sink, args)
-        try:
-            job.run(blocks)
-        except BaseException as error:
-            # Not to somebody who closed the pipe on purpose.
-            if not isinstance(error.__cause__, BrokenPipeError):
-                job.report()
-            raise
-        job.report()
+            write_text(args.ledger, config.plan.layout.ledger().to_json() + "\n")
+        report = _Report(config, streams, args)
+        with progress(args, config.plan) as show, service.metrics(config, streams) as count:
+
+            def watch(tally: Any) -> None:
+                # How much of a file is left would tell how many rows have undeclared keys.
+                share = None if config.plan.keys else tally.fraction
+                show(tally.observations, tally.releases, share)
+                count(tally)
+
+            from rillet.job import Job
+
+            job = Job(streams, sinks, positioned=not config.is_mqtt, watch=watch)
+            report.job = job
+            try:
+                job.run(_within_length(config, streams, blocks))
+            except BaseException as error:
+                # Not to somebody who closed the pipe on purpose.
+                if not isinstance(error.__cause__, BrokenPipeError):
+                    report.write()
+                raise
+        if config.state is None and not job.tally.releases:
+            raise _nothing_released(config, streams, report)
+        report.write()
     return 0
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _config(args: argparse.Namespace) -> Config:
+    from rillet.config import Config, load_config, read_keys, with_keys
+
+    if args.config is not None:
+        for name in ("file", *_INSTEAD):
+            if getattr(args, name):
+                raise ParameterError(
+                    name, "nothing beside --config, which says it already", getattr(args, name)
+                )
+        config = load_config(args.config)
+    else:
+        if args.file is None:
+            raise ParameterError("file", "a file, - for standard input, or --config", None)
+        plan = _plan(args)
+        columns = tuple(args.key_column or ())
+        if (args.keys is None) != (not columns):
+            raise ParameterError("keys", "--keys and --key-column together, or neither", args.keys)
+        if args.keys is not None:
+            plan = with_keys(plan, read_keys(Path(args.keys), len(columns)))
+        out = args.out if args.out is not None or args.state is not None else "-"
+        config = Config(
+            plan=plan,
+            source={
+                "path": args.file,
+                "column": args.column,
+                "format": args.format,
+                "delimiter": "\t" if args.delimiter in ("tab", "\\t") else args.delimiter,
+                "follow": args.follow,
+                "sequence": args.sequence,
+            },
+            key_columns=columns,
+            sinks=() if out is None else (_sink(out),),
+            state=None if args.state is None else Path(args.state),
+            key_file=None if args.key_file is None else Path(args.key_file),
+        )
+    changes = {
+        "metrics": args.metrics,
+        "log_format": args.log_format,
+        "log_level": args.log_level,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    config = dataclasses.replace(config, **given)
+    if config.source.get("follow") and config.state is None:
+        raise ParameterError("follow", "a durable run, with --state", True)
+    return config
+
+
+def _sink(out: str) -> dict[str, Any]:
+    return {"kind": "stdout"} if out == "-" else {"kind": "jsonl", "path": out}
+
+
+def _plan(args: argparse.Namespace) -> Any:
     if args.plan is None:
         return plan_from(args)
     for name in PLAN_OPTIONS:
@@ -155,133 +286,71 @@ def _plan(args: argparse.Namespace) -> Plan:
     return load_plan(args.plan)
 
 
-class _Job:
-    """One run: blocks in, releases out, and counts of both."""
+def _within_length(config: Config, streams: Streams, blocks: Iterable[Block]) -> Iterator[Block]:
+    """The blocks of a single stream up to its length; of many keys all, each has its own.
 
-    def __init__(
-        self, plan: Plan, stream: Stream, sink: ReleaseSink, args: argparse.Namespace
-    ) -> None:
-        self._plan, self._stream, self._sink, self._args = plan, stream, sink, args
-        self._source = "standard input" if args.file == "-" else args.file
-        self._released = 0
-        self._last_release = 0
-        self._begun = time.perf_counter()
-
-    def run(self, blocks: Iterable[Block]) -> None:
-        """Absorb every block and write what it releases.
-
-        **Privacy.** Touches raw data; which exception ends the run depends on the number of rows
-        alone, which is public.
-        """
-        most = self._plan.most_observations
-        with _progress(self._args, self._plan) as show:
-            for block in blocks:
-                room = most - self._stream.t
-                self._absorb(block.raw_values[:room])
-                show(self._stream.t, self._released, block.fraction)
-                if len(block) > room:
-                    raise StreamEnded(
-                        f"length: expected at most {most:,} observations, as the plan promises, "
-                        f"found more in {self._source}; the first {most:,} were released and "
-                        "written, the others were not used. Plan with a larger length for them"
-                    )
-        if not self._released:
-            layout = self._plan.layout
-            first = layout.lag or min(layout.every, layout.length)
-            hint = "a shorter lag" if layout.lag else "a smaller every"
-            raise InputError(
-                f"{self._source}: expected at least {first:,} observations, after which the first "
-                f"release comes, found {self._stream.t:,}; nothing was released. Wait for more "
-                f"data, or plan with {hint}"
+    **Privacy.** Touches raw data; decides by the number of rows alone, which is public.
+    """
+    most = config.plan.most_observations
+    for block in blocks:
+        room = most - streams.observations
+        yield block  # what is beyond its length a stream leaves out
+        if not config.plan.keys and len(block) > room:
+            raise StreamEnded(
+                f"length: expected at most {most:,} observations, as the plan promises, found more "
+                f"in {config.source_name}; the first {most:,} were released and written, the "
+                "others were not used. Plan with a larger length for them"
             )
 
-    def _absorb(self, raw_values: Any) -> None:
-        learning = self._stream.t < self._plan.layout.lag
-        releases = self._stream.update_many(raw_values)
-        backfill = self._stream.backfill
-        if learning and backfill is not None:  # Its last one is the first of `releases`.
-            self._released += self._sink.write_releases(backfill[:-1])
-        self._released += self._sink.write_releases(releases)
-        if len(releases):
-            self._last_release = int(releases.t[-1])
 
-    def report(self) -> None:
-        """The summary, also after an error: what came in, what went out, what it cost."""
-        if self._args.ledger is not None:
-            write_text(self._args.ledger, self._stream.ledger.to_json() + "\n")
-        if self._args.quiet:
-            return
-        seconds = time.perf_counter() - self._begun
-        absorbed = self._stream.t
-        warn(
-            f"{absorbed:,} observations, {self._released:,} releases to {self._sink.name}, "
-            f"{seconds:.1f} s ({absorbed / max(seconds, 1e-9):,.0f} observations a second)"
-        )
-        if 0 < self._last_release < absorbed:
-            warn(
-                f"the last release is at observation {self._last_release:,}: the "
-                f"{absorbed - self._last_release:,} after it are fewer than --every"
-            )
-        note(str(self._stream.ledger))
-
-
-@contextmanager
-def _progress(args: argparse.Namespace, plan: Plan) -> Iterator[Any]:
-    """Yield a function of (observations, releases, fraction) that shows how far we are."""
-    on_terminal = sys.stderr.isatty()
-    wanted = args.progress
-    if wanted is None:  # Records on the same terminal would run through the bar.
-        wanted = on_terminal and not (args.out == "-" and sys.stdout.isatty())
-    if args.quiet or not wanted:
-        yield lambda *_: None
-    elif on_terminal:
-        with _bar(plan) as show:
-            yield show
-    else:
-        yield _lines()
-
-
-@contextmanager
-def _bar(plan: Plan) -> Iterator[Any]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description:<9}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]:>14,} rows"),
-        TextColumn("{task.fields[rate]:>12,.0f} rows/s"),
-        TextColumn("{task.fields[released]:>14,} releases"),
-        TimeElapsedColumn(),
+def _nothing_released(config: Config, streams: Streams, report: _Report) -> InputError:
+    report.write()
+    layout = config.plan.layout
+    first = layout.lag or min(layout.every, layout.length)
+    hint = "a shorter lag" if layout.lag else "a smaller every"
+    return InputError(
+        f"{config.source_name}: expected at least {first:,} observations, after which the first "
+        f"release comes, found {streams.observations:,}; nothing was released. Wait for more data, "
+        f"or plan with {hint}"
     )
-    begun = time.perf_counter()
-    with Progress(*columns, console=console(stderr=True)) as progress:
-        task = progress.add_task("reading", total=None, rows=0, rate=0.0, released=0)
 
-        def show(rows: int, released: int, fraction: float | None) -> None:
-            progress.update(
-                task,
-                description="learning" if rows < plan.layout.lag else "releasing",
-                total=None if fraction is None else 1.0,
-                completed=0.0 if fraction is None else fraction,
-                rows=rows,
-                rate=rows / (time.perf_counter() - begun),
-                released=released,
+
+class _Report:
+    """The summary, also after an error: what came in, what went out, what it cost."""
+
+    def __init__(self, config: Config, streams: Streams, args: argparse.Namespace) -> None:
+        self._config, self._streams, self._args = config, streams, args
+        self._before, self._begun = streams.observations, time.perf_counter()
+        self.job: Job | None = None
+
+    def write(self) -> None:
+        """Once, at the end."""
+        config, absorbed = self._config, self._streams.observations
+        # Of many keys, the ledger of the one with the most observations covers all.
+        most = absorbed if not config.plan.keys else config.plan.most_observations
+        ledger = config.plan.layout.ledger(most)
+        if self._args.ledger is not None:
+            write_text(self._args.ledger, ledger.to_json() + "\n")
+        if self._args.quiet or self.job is None:
+            return
+        tally, seconds = self.job.tally, time.perf_counter() - self._begun
+        rate = (absorbed - self._before) / max(seconds, 1e-9)
+        names = [_named(sink) for sink in config.sinks]
+        if config.state is not None:
+            names.insert(0, str(config.state / "releases.db"))
+        warn(
+            f"{absorbed:,} observations, {tally.releases:,} releases to {', '.join(names)}, "
+            f"{seconds:.1f} s ({rate:,.0f} observations a second)"
+        )
+        if not config.plan.keys and 0 < tally.last_release < absorbed:
+            warn(
+                f"the last release is at observation {tally.last_release:,}: the "
+                f"{absorbed - tally.last_release:,} after it are fewer than --every"
             )
+        note(str(ledger))
 
-        yield show
 
-
-def _lines() -> Any:
-    begun = time.perf_counter()
-    shown = begun
-
-    def show(rows: int, released: int, fraction: float | None) -> None:
-        nonlocal shown
-        now = time.perf_counter()
-        if now - shown >= _PLAIN_PROGRESS:
-            shown = now
-            share = "" if fraction is None else f", {fraction:.0%} of the input"
-            rate = rows / (now - begun)
-            note(f"rillet: {rows:,} rows, {released:,} releases, {rate:,.0f} rows/s{share}")
-
-    return show
+def _named(sink: Any) -> str:
+    if sink["kind"] == "stdout":
+        return "standard output"
+    return str(sink.get("path") or sink["kind"])

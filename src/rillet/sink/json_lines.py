@@ -120,6 +120,13 @@ class JsonLinesSink:
             self._put(piece)
         return len(releases)
 
+    def deliver(self, table: ReleaseTable) -> None:
+        """As a `rillet.sink.base.Sink` of a run that is not durable: writes every release once."""
+        self.write_releases(table)
+
+    def place(self) -> None:
+        """None: a file written this way is not gone back to."""
+
     def close(self) -> None:
         """Close the file; standard output stays open. Closing again does nothing."""
         if self._stream is not None:
