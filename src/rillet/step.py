@@ -443,13 +443,18 @@ def _releases(
         t,
         sums,
         unit_std,
-        np.broadcast_to(np.float64(segment.range.upper), len(t)),
-        np.broadcast_to(np.float64(segment.range.lower), len(t)),
-        np.broadcast_to(np.float64(segment.clipped_share), len(t)),
+        _constant(segment.range.upper, len(t)),
+        _constant(segment.range.lower, len(t)),
+        _constant(segment.clipped_share, len(t)),
         layout.statistic.name,
         layout.noise_law,
         layout.post_processing,
     )
+
+
+def _constant(value: float, count: int) -> FloatArray:
+    """One number, many times: as ``np.broadcast_to``, whose checks take longer than a short step."""
+    return np.ndarray((count,), np.float64, np.float64(value).tobytes(), strides=(0,))
 
 
 def _no_releases(layout: Layout, key: Key) -> Releases:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +48,7 @@ def encode_state(state: StreamState) -> bytes:
     fields = {
         "t": state.t,
         "raw_buffer": [array(raw_part) for raw_part in state.raw_buffer],
-        "segment": None if state.segment is None else asdict(state.segment),
+        "segment": _segment(state.segment),
         # As wide as any other: the length of the bytes is public.
         "exact_partial": array(np.array([state.exact_partial])),
         "exact_tally": None if state.exact_tally is None else array(state.exact_tally),
@@ -165,6 +164,10 @@ def _read_backfill(fields: dict[str, Any] | None, read: _Read) -> Releases | Non
         post_processing=first.post_processing,
         **arrays,
     )
+
+
+def _segment(segment: Segment | None) -> dict[str, Any] | None:
+    return None if segment is None else {**vars(segment), "range": vars(segment.range)}
 
 
 def _read_segment(fields: dict[str, Any] | None) -> Segment | None:
