@@ -27,6 +27,7 @@ from rillet.source.block import Block, Position
 from rillet.source.delimited import read_csv
 from rillet.source.json_lines import read_json_lines
 from rillet.source.keys import UNDECLARED, DeclaredKeys
+from rillet.source.mqtt import MqttSource
 from rillet.source.opening import read
 from rillet.source.parquet import read_parquet
 
@@ -34,6 +35,7 @@ __all__ = [
     "UNDECLARED",
     "Block",
     "DeclaredKeys",
+    "MqttSource",
     "Position",
     "read",
     "read_csv",
