@@ -7,8 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from helpers.forced_noise import assert_rounded_right, forced_noise
-from rillet import rounding
+from helpers.forced_noise import assert_rounded_right, float_points, forced_noise
 from rillet.errors import ParameterError
 from rillet.noise import (
     CHUNK,
@@ -168,29 +167,6 @@ def test_the_bound_tried_first_accepts_nothing_that_the_proved_one_refuses(law, 
     assert scale < 2.0**33 or len(expected) > 20
 
 
-@LAWS
-@SCALES
-@pytest.mark.parametrize("slack", [1.0, 1e6])
-def test_compiled_rounding_is_the_plain_one(law, scale, slack, monkeypatch):
-    pytest.importorskip("numba")
-    noise = LatticeNoise(law, scale, Secret.for_tests(5), ("compiled",), slack)
-    words = noise._words.words(0, 5000).copy()
-    words[::7] >>= np.uint64(20)
-    words[::11] >>= np.uint64(42)
-    words[:4] = 0, 1, 2, 3
-    found = []
-    for compiled in (True, False):
-        if not compiled:
-            monkeypatch.setattr(rounding, "_compiled", lambda: None)
-        assert (rounding._kernels() is not None) == compiled
-        drawn = np.empty(len(words), np.int64)
-        places = noise._round_words(words, drawn)
-        drawn[places] = 0  # decided elsewhere
-        found.append((places, drawn))
-    assert np.array_equal(found[0][0], found[1][0])
-    assert np.array_equal(found[0][1], found[1][1])
-
-
 @pytest.mark.parametrize("slack", [0.0, 0.999, -1.0, float("nan"), float("inf")])
 def test_a_tolerance_below_the_proved_one_is_refused(slack):
     with pytest.raises(ParameterError, match="slack"):
@@ -198,26 +174,6 @@ def test_a_tolerance_below_the_proved_one_is_refused(slack):
 
 
 # --- What the float path assumes (A1 and A2 of the proof) ----------------------------------------
-
-
-def float_points() -> np.ndarray:
-    """Uniforms as the code forms them: everywhere, the ends, and where implementations branch."""
-    generator = np.random.default_rng(7)
-    ends = [2.0**-43, 2.0**-42, 1.0, *(1 - np.arange(1, 2000) * 2.0**-53)]
-    # The Gaussian quantile changes its formula at v/2 = e^-2 and e^-32, the logarithm at √½.
-    branches = [2 * np.exp(-2), 2 * np.exp(-32), 0.5**0.5, 0.5, 2 - 2 * np.exp(-2)]
-    near = [b * (1 + np.arange(-400, 400) * 2.0**-52) for b in branches]
-    near += [b * (1 + generator.uniform(-1e-3, 1e-3, 800)) for b in branches]
-    points = np.concatenate(
-        [
-            ends,
-            *near,
-            generator.random(10_000),
-            2.0 ** generator.uniform(-43, 0, 10_000),
-            1 - 2.0 ** generator.uniform(-52, -1, 4000),
-        ]
-    )
-    return points[(points >= 2.0**-43) & (points <= 1)]
 
 
 def test_the_logarithm_is_as_good_as_assumed():

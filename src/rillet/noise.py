@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from rillet.errors import ParameterError, StateError
 from rillet.law import GAUSSIAN, LAPLACE, LAWS, FloatArray, Law
-from rillet.rounding import round_words, uniform_of
+from rillet.rounding import round_words, scaled_quantile, uniform_of, with_sign
 
 __all__ = [
     "CHUNK",
@@ -405,14 +405,16 @@ class LatticeNoise:
         """
         if not np.isfinite(self.law.log_slope):
             return np.arange(len(words))
-        # Most draws are certain by a bound that holds for all common words; for the others that of
-        # their own word decides.  Both are infinite or NaN, and nothing certain, where u is 0.
+        # Most draws are certain by a bound that holds for all common words; the others are made
+        # again, and the bound of their own word decides: infinite or NaN, where u is 0.
         with np.errstate(divide="ignore", invalid="ignore"):
             common, smallest = self._common_limit, _SMALLEST_COMMON_UNIFORM
-            likely, magnitude = round_words(words, self.law, self.scale, common, smallest, out)
-            places = np.flatnonzero(~likely)
-            unsure = ~self._certain(words[places] >> np.uint64(1), magnitude[places])
-        return places[unsure]
+            places = round_words(words, self.law, self.scale, common, smallest, out)
+            left = words[places]
+            magnitude = scaled_quantile(left, self.law, self.scale)
+            certain = self._certain(left >> np.uint64(1), magnitude)
+        out[places[certain]] = with_sign(np.rint(magnitude), left)[certain]
+        return places[~certain]
 
     def _certain(self, leading: NDArray[np.uint64], magnitude: FloatArray) -> NDArray[np.bool_]:
         """Whether every value that a draw can still take rounds to the same integer."""

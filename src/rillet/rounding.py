@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.law import FloatArray, Law
+from rillet.law import GAUSSIAN, FloatArray, Law
+from rillet.quantile_table import gaussian_table
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -39,31 +40,43 @@ def round_words(
     limit: float,
     smallest: np.uint64,
     out: NDArray[np.int64],
-) -> tuple[NDArray[np.bool_], FloatArray]:
+) -> NDArray[np.int64]:
     """Fill ``out`` with ``±round(scale·quantile(u))``, sign and ``u`` from each word.
 
-    Bit 0 of a word is the sign; the other 63 bits are the leading bits of ``u``.  Returns where
-    those are at least ``smallest`` and what was rounded lies within ``limit`` of an integer, and
-    the numbers that were rounded.  A number that is not finite counts as far from any integer.
+    Bit 0 of a word is the sign; the other 63 bits are the leading bits of ``u``.  Returns the
+    places where those are below ``smallest`` or what was rounded is not within ``limit`` of an
+    integer, as a number that is not finite never is; what ``out`` holds there means nothing.
     """
     fast = _kernels()
     if fast is not None:
-        uniform, likely = np.empty(len(words)), np.empty(len(words), np.bool_)
-        fast.uniforms(words, uniform)
-        magnitude = law.float_quantile(uniform)
-        fast.round_signed(words, magnitude, scale, limit, smallest, likely, out)
-        return likely, magnitude
-    leading = words >> np.uint64(1)
-    magnitude = law.float_quantile(uniform_of(leading))
-    magnitude *= scale
+        magnitude, places = np.empty(len(words)), np.empty(len(words), np.int64)
+        fast.uniforms(words, magnitude)
+        if law is GAUSSIAN:
+            fast.evaluate(gaussian_table(), magnitude)
+        else:
+            magnitude = law.float_quantile(magnitude)
+        return places[: fast.round_signed(words, magnitude, scale, limit, smallest, out, places)]
+    magnitude = scaled_quantile(words, law, scale)
     rounded = np.rint(magnitude)
-    gap = magnitude - rounded
-    likely = np.abs(gap, out=gap) < limit
-    likely &= leading >= smallest
+    magnitude -= rounded
+    likely = np.abs(magnitude, out=magnitude) < limit
+    likely &= words >= smallest << np.uint64(1)
+    np.copyto(out, with_sign(rounded, words), casting="unsafe")
+    return np.flatnonzero(~likely)
+
+
+def scaled_quantile(words: Words, law: Law, scale: float) -> FloatArray:
+    """``scale·quantile(u)`` in floats."""
+    magnitude = law.float_quantile(uniform_of(words >> np.uint64(1)))
+    magnitude *= scale
+    return magnitude
+
+
+def with_sign(rounded: FloatArray, words: Words) -> FloatArray:
+    """Set the sign of numbers that have none, in place."""
     signed = rounded.view(np.uint64)
     signed |= words << np.uint64(63)
-    np.copyto(out, rounded, casting="unsafe")
-    return likely, magnitude
+    return rounded
 
 
 def uniform_of(leading: Words) -> FloatArray:

@@ -1,10 +1,15 @@
 """Noise whose uniforms are chosen by the test, and the truth about them, computed another way."""
 
+import importlib
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from unittest import mock
 
 import mpmath
 import numpy as np
 
+from rillet import rounding
 from rillet.noise import Keystream, LatticeNoise, Law, Secret
 from rillet.testing.lattice import Tail
 
@@ -67,13 +72,24 @@ def uniform_interval(noise: LatticeNoise, index: int, word: int) -> tuple[mpmath
     return mpmath.ldexp(known, -bits), mpmath.ldexp(known + 1, -bits)
 
 
+def drawn_both_ways(noise: LatticeNoise, count: int) -> np.ndarray:
+    """The draws, which must be the same in plain NumPy and, where it is installed, with Numba."""
+    with mock.patch.object(rounding, "_compiled", return_value=None):
+        plain = noise.draw(0, count)
+    with suppress(ImportError):
+        importlib.import_module("numba")
+    assert (rounding._kernels() is not None) == ("numba" in sys.modules)
+    assert np.array_equal(noise.draw(0, count), plain)
+    return plain
+
+
 def assert_rounded_right(noise: LatticeNoise, tail: Tail, words: Sequence[int]) -> None:
     """Every draw is the one integer whose half-integer neighbours' tails enclose the uniform.
 
     ``k = round(scale·Q(U))`` means ``tail((k + ½)/scale) < U < tail((k − ½)/scale)``: only the
     tail function is used here, only its inverse in the code under test.
     """
-    drawn = noise.draw(0, len(words))
+    drawn = drawn_both_ways(noise, len(words))
     with mpmath.workprec(63 + 64 * DEPTH + 100):
         scale, half = mpmath.mpf(noise.scale), mpmath.mpf(1) / 2
         for index, (word, value) in enumerate(zip(words, drawn.tolist(), strict=True)):
@@ -83,3 +99,23 @@ def assert_rounded_right(noise: LatticeNoise, tail: Tail, words: Sequence[int]) 
             assert tail((k + half) / scale) <= low, f"{where}: should be farther out"
             assert k == 0 or high <= tail((k - half) / scale), f"{where}: should be nearer"
             assert value == 0 or (value < 0) == bool(word & 1), f"{where}: wrong sign"
+
+
+def float_points() -> np.ndarray:
+    """Uniforms as the code forms them: everywhere, the ends, and where implementations branch."""
+    generator = np.random.default_rng(7)
+    ends = [2.0**-43, 2.0**-42, 1.0, *(1 - np.arange(1, 2000) * 2.0**-53)]
+    # The Gaussian quantile changes its formula at v/2 = e^-2 and e^-32, the logarithm at √½.
+    branches = [2 * np.exp(-2), 2 * np.exp(-32), 0.5**0.5, 0.5, 2 - 2 * np.exp(-2)]
+    near = [b * (1 + np.arange(-400, 400) * 2.0**-52) for b in branches]
+    near += [b * (1 + generator.uniform(-1e-3, 1e-3, 800)) for b in branches]
+    points = np.concatenate(
+        [
+            ends,
+            *near,
+            generator.random(10_000),
+            2.0 ** generator.uniform(-43, 0, 10_000),
+            1 - 2.0 ** generator.uniform(-52, -1, 4000),
+        ]
+    )
+    return points[(points >= 2.0**-43) & (points <= 1)]
