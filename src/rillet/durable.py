@@ -25,14 +25,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from rillet.errors import OutputError, ParameterError, StateError
+from rillet.errors import OutputError, StateError
 from rillet.keyed import KeyedState, Pool, rows_of_keys
 from rillet.layout import Layout
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.plan import Plan
 from rillet.release import Key
 from rillet.source import Block, Position
+from rillet.state.keyfile import load_key, make_key
 from rillet.state.store import Change, Kept, Store
+from rillet.state.upkeep import open_store
 from rillet.step import StreamState, without_key
 from rillet.table import ReleaseTable
 from rillet.threshold import Range
@@ -81,7 +83,7 @@ class DurableStreams:
     key_file
         The key that the state is sealed under; ``folder/key`` by default, made if absent.
     run
-        Part of what the noise is keyed by, as in :meth:`rillet.Plan.open`.
+        Part of what the noise is keyed by, as in :meth:`rillet.Plan.open`; None: as it was begun.
     restored
         Go on although the folder was copied or restored; see the operations page.
     only_look
@@ -95,7 +97,7 @@ class DurableStreams:
         *,
         secret: Secret | None = None,
         key_file: str | os.PathLike[str] | None = None,
-        run: str = "",
+        run: str | None = None,
         restored: bool = False,
         only_look: bool = False,
     ) -> None:
@@ -104,11 +106,12 @@ class DurableStreams:
         self.keys: tuple[Key, ...] = plan.keys or ((),)
         path = self.folder / "state.db"
         begun = path.exists()
-        key = _open_key(Path(key_file) if key_file else self.folder / "key", make=not begun)
+        key_path = Path(key_file) if key_file else self.folder / "key"
         if begun:
-            self._store = Store.open(path, key)
+            self._store, key = open_store(path, key_path)
         else:
-            self._store = self._create(path, key, secret, run)
+            key = load_key(key_path) if key_path.exists() else make_key(key_path)
+            self._store = self._create(path, key, secret, run or "")
         try:
             self._digest_key = key.keystream("input digest").integer(0, 256).to_bytes(32, "big")
             self._read(run)
@@ -138,9 +141,9 @@ class DurableStreams:
         }
         return Store.create(path, key, facts=facts, secrets=places, progress=progress)
 
-    def _read(self, run: str) -> None:
+    def _read(self, run: str | None) -> None:
         facts, progress = self._store.facts, self._store.read_progress()
-        if facts["plan"] != self.plan.digest.hex() or facts["run"] != run:
+        if facts["plan"] != self.plan.digest.hex() or run not in (None, facts["run"]):
             raise StateError(
                 f"{self.folder}: expected the plan and the input that this state was begun with, "
                 "found others; go on with those, or begin in another folder"
@@ -337,6 +340,11 @@ class DurableStreams:
         """Note that these sinks, which are all there are, have everything up to ``batch``."""
         self._store.acknowledge(batch, places)
 
+    def check(self) -> None:
+        """Read everything; raises :class:`rillet.StateError` if anything is damaged."""
+        for place in range(len(self.keys)):
+            self._store.read_stream(self._keyed.layout, place)
+
     def t(self, key: Key = ()) -> int:
         """Observations of a key that its stream has absorbed."""
         return self._states.of(self._keyed.layout, self.keys.index(key)).t
@@ -406,36 +414,6 @@ def _other_input(folder: Path, rows: int) -> StateError:
         "noise on other data would reveal the difference. Give the same source again, or begin in "
         "another folder"
     )
-
-
-def _open_key(path: Path, *, make: bool) -> Secret:
-    if make:
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{path.parent}: expected a folder, found: {error.strerror}"
-            ) from None
-        if not path.exists():
-            key = Secret.generate().derive("state at rest")
-            key.save(path)
-            return key
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise StateError(
-            f"{path}: expected the key that the state is sealed under, found: {error.strerror}; "
-            "name it, or restore state and key from the same backup"
-        ) from None
-    if mode & 0o077:
-        raise StateError(
-            f"{path}: expected a file that its owner alone can read, found mode {mode & 0o777:o}; "
-            f"type: chmod 600 {path}"
-        )
-    key = Secret.load(path)
-    if not key.scope:
-        raise ParameterError("key_file", "the key of a state", "the secret of a run's noise")
-    return key
 
 
 def _read_mark(path: Path) -> tuple[str, int, str] | None:

@@ -453,7 +453,7 @@ def _releases(
 
 
 def _constant(value: float, count: int) -> FloatArray:
-    """One number, many times: as ``np.broadcast_to``, whose checks take longer than a short step."""
+    """One number, many times: as ``np.broadcast_to``, whose checks outlast a short step."""
     return np.ndarray((count,), np.float64, np.float64(value).tobytes(), strides=(0,))
 
 

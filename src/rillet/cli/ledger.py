@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rillet.cli.common import add_command, examples, read_text, say
+from rillet.cli.common import add_command, examples, load_plan, read_text, say
 from rillet.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
@@ -23,28 +24,41 @@ def add_parser(subparsers: Any) -> None:
         "ledger",
         run,
         description="""
-        Show what was promised and what was spent, from a ledger or from a plan.
+        Show what was promised and what was spent, from a ledger, a plan or a durable state.
 
         A ledger is what `rillet run --ledger FILE` writes; of a plan, the ledger that a complete
-        run of it would have. The total is that of the worst-off observation: every observation
-        has paid so much or less.
+        run of it would have; of the folder of a durable run, what has been spent up to the latest
+        release, from its public files. The total is that of the worst-off observation: every
+        observation has paid so much or less.
         """,
         epilog=examples(
             ("rillet ledger ledger.json", "what a run has spent"),
             ("rillet ledger plan.json --json", "what a plan will spend, for a program"),
+            ("rillet ledger live", "what a durable run has spent so far, also while it runs"),
         ),
     )
     parser.add_argument(
-        "file", metavar="FILE", help="a ledger or a plan in JSON; - for standard input"
+        "file",
+        metavar="FILE",
+        help="a ledger or a plan in JSON, - for standard input; or the folder of a durable run",
     )
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    ledger = _load(args.file)
+    ledger = _of_state(args.file) if Path(args.file).is_dir() else _load(args.file)
     say(ledger.to_json() if args.json else str(ledger))
     return 0
+
+
+def _of_state(folder: str) -> Ledger:
+    """What the key with the most observations has been charged: it covers every other."""
+    from rillet.sink.sqlite import latest_times
+
+    plan = load_plan(str(Path(folder) / "plan.json"))
+    times = latest_times(Path(folder) / "releases.db")
+    return plan.layout.ledger(max(times.values(), default=0))
 
 
 def _load(path: str) -> Ledger:

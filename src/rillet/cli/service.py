@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rillet.job import Streams, Tally
     from rillet.sink.base import Sink
     from rillet.source import Block, Position
+    from rillet.source.mqtt import MqttSource
 
 log = logging.getLogger("rillet.service")
 
@@ -43,6 +44,8 @@ def opened(
     config: Config, args: argparse.Namespace
 ) -> Iterator[tuple[Streams, Iterator[Block], dict[str, Sink]]]:
     """Open everything, in the order in which a mistake is cheapest: source, state, sinks."""
+    from rillet.sink.opening import open_sink
+
     with ExitStack() as stack:
         if config.state is not None:
             stack.enter_context(_logging(config))
@@ -57,14 +60,10 @@ def opened(
         stack.callback(_close, blocks)
         sinks: dict[str, Sink] = {}
         places = streams.places()
-        wanted = ({"kind": "sqlite", "path": str(config.state / "releases.db")}, *config.sinks)
-        for options in wanted:
-            sink = _open_sink(options, config, places)
-            stack.callback(sink.close)
-            name = _sink_name(options)
-            if name in sinks:
-                raise ParameterError("sink", "each sink once", name)
-            sinks[name] = sink
+        for name, options in _wanted_sinks(config).items():
+            place = places.get(name)
+            sinks[name] = open_sink(options, place=place, key_columns=config.key_columns)
+            stack.callback(sinks[name].close)
         log.info(
             "%s: %s keys, %s observations so far, %s",
             "going on" if resumed else "beginning",
@@ -84,6 +83,7 @@ def _volatile(
     """A run that leaves nothing but its output."""
     from rillet.job import MemoryStreams
     from rillet.sink.json_lines import JsonLinesSink
+    from rillet.sink.opening import open_sink
 
     blocks = _source(config, threading.Event(), None)
     secret = open_secret(args.secret)
@@ -93,7 +93,7 @@ def _volatile(
         if options["kind"] in ("jsonl", "stdout"):
             sink = JsonLinesSink(options.get("path", "-"), existing=args.existing)
         else:
-            sink = _open_sink(options, config, {})
+            sink = open_sink(options, place=None, key_columns=config.key_columns)
         stack.callback(sink.close)
         sinks[_sink_name(options)] = sink
     if args.secret is not None:
@@ -153,17 +153,9 @@ def _source(
     *,
     block_rows: int | None = None,
 ) -> Iterator[Block]:
-    options = dict(config.source)
+    options = config.source
     if config.is_mqtt:
-        from rillet.source.mqtt import MqttSource
-
-        options.pop("kind")
-        address, topic = options.pop("address", None), options.pop("topic", None)
-        try:
-            source = MqttSource(address, topic, keys=config.declared, stop=stop, **options)
-        except TypeError as error:
-            raise ParameterError("source", "the names of an MQTT source", str(error)) from None
-        return iter(source)
+        return iter(_broker(config, stop))
     from rillet.source import read
 
     usual = _KEYED_BLOCK_ROWS if config.plan.keys else _BLOCK_ROWS
@@ -182,21 +174,37 @@ def _source(
     )
 
 
+def _broker(config: Config, stop: threading.Event) -> MqttSource:
+    from rillet.source.mqtt import MqttSource
+
+    options = {name: value for name, value in config.source.items() if name != "kind"}
+    try:
+        return MqttSource(**options, keys=config.declared, stop=stop)
+    except TypeError as error:
+        raise ParameterError("source", "the names of an MQTT source", str(error)) from None
+
+
 def _close(blocks: Any) -> None:
     close = getattr(blocks, "close", None)
     if close is not None:
         close()
 
 
-def _open_sink(options: Any, config: Config, places: dict[str, Any]) -> Sink:
-    from rillet.sink.opening import open_sink
+def _wanted_sinks(config: Config) -> dict[str, Mapping[str, Any]]:
+    """The options of each sink, by what the state knows it by: public, without passwords."""
+    assert config.state is not None
+    # On disk before the outbox forgets it, also if the power fails.
+    public = {"kind": "sqlite", "path": str(config.state / "releases.db"), "synchronous": "full"}
+    wanted: dict[str, Mapping[str, Any]] = {"releases.db": public}
+    for options in config.sinks:
+        name = _sink_name(options)
+        if name in wanted:
+            raise ParameterError("sink", "each sink once", name)
+        wanted[name] = options
+    return wanted
 
-    place = places.get(_sink_name(options))
-    return open_sink(options, place=place, key_columns=config.key_columns)
 
-
-def _sink_name(options: Any) -> str:
-    """What the state knows a sink by; public, without passwords."""
+def _sink_name(options: Mapping[str, Any]) -> str:
     names = (options.get(name) for name in ("path", "table", "topic"))
     return ":".join([str(options["kind"]), *(str(name) for name in names if name)])
 
@@ -208,9 +216,7 @@ def check(config: Config, *, restored: bool) -> int:
     """Check everything that a run would use, and say what was found; spends nothing."""
     say(config.plan.describe())
     if config.is_mqtt:
-        from rillet.source.mqtt import check_broker
-
-        check_broker({name: value for name, value in config.source.items() if name != "kind"})
+        _broker(config, threading.Event()).check()
     elif config.source["path"] != "-":
         _close(_source(config, threading.Event(), None))
     say(f"source: {config.source_name} can be read")

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from math import isnan
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,7 +23,7 @@ from rillet.sink.base import Place, check_place, conflict, lost
 from rillet.sink.spelling import key_text
 from rillet.table import ReleaseTable
 
-__all__ = ["APPLICATION_ID", "FORMAT_VERSION", "SqliteSink", "Synchronous"]
+__all__ = ["APPLICATION_ID", "FORMAT_VERSION", "SqliteSink", "Synchronous", "latest_times"]
 
 Synchronous = Literal["normal", "full"]
 
@@ -350,3 +351,21 @@ class SqliteSink:
 def _insertion(width: int, rows: int) -> str:
     row = f"({','.join('?' * width)})"
     return f"INSERT OR IGNORE INTO release_rows VALUES {','.join([row] * rows)}"  # noqa: S608
+
+
+def latest_times(path: str | os.PathLike[str]) -> dict[Key, int]:
+    """For each key that has a release, the observation number of its latest one.
+
+    Reads beside a run that writes; none where the file does not exist yet.
+    """
+    if not Path(path).exists():
+        return {}
+    try:
+        connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
+        with contextlib.closing(connection):
+            rows = connection.execute("SELECT key, t FROM latest").fetchall()
+        return {tuple(json.loads(key)): int(t) for key, t in rows}
+    except (sqlite3.Error, ValueError):
+        raise OutputError(
+            f"{os.fspath(path)}: expected the releases of a durable run, found another file"
+        ) from None

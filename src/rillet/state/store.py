@@ -302,6 +302,15 @@ class Store:
                     )
         self.cut_log()
 
+    def copy_to(self, path: Path) -> None:
+        """Copy the database, sealed as it is."""
+        with self._guarded("copy"):
+            copy = sqlite3.connect(path)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
+
     def _put_progress(self, progress: dict[str, Any]) -> None:
         content = json.dumps(progress).encode()
         # The size is in the clear: padded, it does not follow the digits of private counts.
