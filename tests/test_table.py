@@ -94,6 +94,15 @@ def test_equal_arrivals_keep_the_order_of_the_parts():
     assert merged.keys == (("a",),)
 
 
+def test_keys_stand_in_the_order_in_which_they_first_appear():
+    parts = [
+        paper(150, 40).open(secret=SECRET, key=(key,)).update_many(awkward_values(43, 1))
+        for key in "abc"
+    ]
+    arrivals = [np.array([3, 4, 5, 6]), np.array([2, 7, 8, 9]), np.array([0, 1, 10, 11])]
+    assert ReleaseTable.merge(parts, arrivals).keys == (("c",), ("b",), ("a",))
+
+
 def test_merge_refuses_what_does_not_fit():
     releases = paper(150, 40).open(secret=SECRET).update_many(awkward_values(60, 1))
     other = paper(150, 40, delta=2.0**-30, statistic=Sum()).open(secret=SECRET)

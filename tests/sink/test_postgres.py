@@ -125,6 +125,16 @@ def test_no_message_holds_the_password(database, dsn):
     assert "pass-phrase" not in every_text(caught.value)
 
 
+def test_a_password_in_the_drivers_own_words_is_masked(database, monkeypatch):
+    def refuse(dsn, **_more):
+        raise psycopg.OperationalError(f"cannot use {dsn}")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    with pytest.raises(OutputError, match=r"password=\*\*\*") as caught:
+        PostgresSink(database.dsn())
+    assert database.password not in every_text(caught.value)
+
+
 def test_the_environment_says_what_the_dsn_leaves_out(database, tmp_path, monkeypatch):
     passwords = tmp_path / "pgpass"
     passwords.write_text(f"*:*:*:*:{database.password}\n")
