@@ -11,6 +11,7 @@ before, at some other time, and would count an observation twice or out of turn.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,9 @@ from rillet.source.number import numbers
 from rillet.source.topic import NO_MATCH, TopicTemplate
 
 __all__ = ["MqttSource"]
+
+#: Named points around the acknowledgement to the broker, as in :mod:`rillet.durable`.
+log = logging.getLogger("rillet.mqtt")
 
 _PORT, _TLS_PORT = 1883, 8883
 _PROTOCOLS = {"auto": ("5", "3.1.1"), "5": ("5",), "3.1.1": ("3.1.1",)}
@@ -197,7 +201,9 @@ class MqttSource:
                         key_of=raw_rows.key_of,
                         sequence=raw_rows.sequence,
                     )
+                log.debug("confirming")
                 link.acknowledge()
+                log.debug("confirmed")
 
     def _raw_rows(self, raw_messages: RawMessages) -> RawRows | None:
         """Return what the messages hold, or None if none of them is an observation."""

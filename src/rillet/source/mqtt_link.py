@@ -34,6 +34,8 @@ KEEP_ALIVE = 60
 POLL_SECONDS = 0.1
 #: Seconds before the first attempt to reconnect, and at most before a later one.
 SHORTEST_DELAY, LONGEST_DELAY = 0.1, 10.0
+#: A connection that is lost within so many seconds is a short one, and so many are too many.
+SHORT_SECONDS, MOST_SHORT = 2.0, 5
 
 #: How many messages the broker may send ahead of our acknowledgements: all that have a number.
 RECEIVE_MAXIMUM = 65_535
@@ -122,6 +124,8 @@ class MqttLink:
         self._raw_numbers: list[int] = []
         # When the broker last heard of us, and we of it; when it was asked to say something.
         self._said = self._heard = 0.0
+        # When the connection began, and how many before it were short ones.
+        self._begun, self._short = 0.0, 0
         self._asked: float | None = None
         self._keep_alive = KEEP_ALIVE
 
@@ -274,7 +278,12 @@ class MqttLink:
 
     def _reconnect(self) -> None:
         """Connect again, as often as it takes, with growing pauses."""
-        delay = SHORTEST_DELAY
+        # Two clients of one name throw each other out for ever, and not every broker says why.
+        short = time.monotonic() - self._begun < SHORT_SECONDS
+        self._short = self._short + 1 if short else 0
+        if self._short >= MOST_SHORT:
+            raise self._taken_over(f"the connection closed {MOST_SHORT} times at once")
+        delay = SHORTEST_DELAY * 2**self._short
         while not self.is_stopped():
             if self._stop is None:
                 time.sleep(delay)
@@ -348,11 +357,7 @@ class MqttLink:
         elif kind == _DISCONNECT[0]:
             self._hang_up()
             if body[:1] == bytes([_TAKEN_OVER]):
-                raise InputError(
-                    f"{self.broker.address}: expected to be the only client {self.client_id!r}, "
-                    "found that another one has taken the session over; stop one of the two, or "
-                    "give each its own client_id"
-                )
+                raise self._taken_over("that another one has taken the session over")
 
     def _show_life(self) -> None:
         """Show the broker that we are there, and hang up if it is not."""
@@ -394,7 +399,7 @@ class MqttLink:
         self._raw_numbers = []
         older = self._frames.messages
         self._frames = FrameReader(properties=self._version_5)
-        self._said = self._heard = time.monotonic()
+        self._begun = self._said = self._heard = time.monotonic()
         self._asked = None
         self._keep_alive = getattr(properties, "ServerKeepAlive", 0) or KEEP_ALIVE
         if self._keep_gathered or not self._resumed:
@@ -406,6 +411,12 @@ class MqttLink:
         self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         self._lost = reason
+
+    def _taken_over(self, found: str) -> InputError:
+        return InputError(
+            f"{self.broker.address}: expected to be the only client {self.client_id!r}, found "
+            f"{found}; if there are two, stop one, or give each its own client_id"
+        )
 
     def _failed(self, error: Exception) -> InputError:
         address = self.broker.address

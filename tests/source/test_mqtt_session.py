@@ -1,0 +1,392 @@
+"""How a session with a broker begins and ends: clear errors, no secrets, no private words."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import ipaddress
+import logging
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from itertools import pairwise
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.servers import HOST, free_port, mosquitto
+from rillet.errors import InputError, ParameterError
+from rillet.source import DeclaredKeys, MqttSource, mqtt_link
+from rillet.source.mqtt_frames import FrameReader
+from source.test_mqtt import PATIENCE, Taking, address, publish
+
+PASSWORD = "drawer-with-a-lock"
+
+
+def refused(server_address, **options):
+    source = MqttSource(server_address, "t/{k}", **{"client_id": "r", **options})
+    with pytest.raises(InputError) as caught:
+        iter(source)
+    assert PASSWORD not in str(caught.value)
+    with pytest.raises(InputError):
+        source.check()
+    return str(caught.value)
+
+
+def test_a_broker_that_is_not_there():
+    port = free_port()
+    message = refused(f"{HOST}:{port}")
+    assert message.startswith(f"{HOST}:{port}: expected an MQTT broker that lets us in, found: ")
+    assert "Connection refused" in message
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory):
+    """A broker that wants a password."""
+    program = shutil.which("mosquitto_passwd")
+    if program is None:
+        pytest.skip("mosquitto_passwd is not installed; type: apt-get install mosquitto")
+    folder = tmp_path_factory.mktemp("locked")
+    subprocess.run([program, "-b", "-c", folder / "users", "meter", PASSWORD], check=True)
+    (folder / "users").chmod(0o600)
+    lines = [f"password_file {folder / 'users'}"]
+    with mosquitto(folder, config_lines=lines) as server:
+        yield server
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_the_password_comes_from_a_file(locked, tmp_path, protocol):
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    (tmp_path / "wrong").write_text("open sesame\n")
+    options = {"username": "meter", "protocol": protocol, "client_id": f"lock{protocol}"}
+    with Taking(locked, "t/{k}", password_file=tmp_path / "password", **options) as taking:
+        assert PASSWORD not in repr(taking.source)
+        assert PASSWORD not in repr(vars(taking.source))
+    message = refused(address(locked), password_file=tmp_path / "wrong", **options)
+    assert "ot authori" in message or "password" in message.partition("found")[2].partition(";")[0]
+    assert "check client_id, username, password_file" in message
+    with pytest.raises(InputError, match=r"nowhere: expected a readable password_file"):
+        MqttSource("h", "t", client_id="c", username="m", password_file=tmp_path / "nowhere")
+
+
+def test_two_clients_of_one_name_do_not_fight_for_ever(broker, monkeypatch):
+    """mosquitto 2.0 throws the older one out without a word; the one that gives up says why."""
+    monkeypatch.setattr(mqtt_link, "SHORTEST_DELAY", 0.02)
+    with (
+        ThreadPoolExecutor() as pool,
+        Taking(broker, "twins/{k}", client_id="twin") as first,
+        Taking(broker, "twins/{k}", client_id="twin") as second,
+    ):
+        waiting = {pool.submit(first.next), pool.submit(second.next)}
+        done, waiting = wait(waiting, PATIENCE, FIRST_COMPLETED)
+        with pytest.raises(InputError, match="expected to be the only client 'twin', found"):
+            done.pop().result()
+        publish(broker, [("twins/a", "1")])
+        assert waiting.pop().result(PATIENCE).raw_values.tolist() == [1]
+
+
+def test_a_broker_that_says_so_is_believed():
+    with (
+        fake_broker([CONNACK_5, SUBACK_5 + packet(0xE0, b"\x8e\x00")]) as (place, _),
+        pytest.raises(InputError, match="found that another one has taken the session over"),
+    ):
+        next(iter(MqttSource(place, "t/{k}", client_id="c")))
+
+
+def test_a_check_takes_nothing_and_disturbs_nobody(broker):
+    with Taking(broker, "checked/{k}", client_id="checked", wait=0.2) as taking:
+        taking.source.check()
+        publish(broker, [("checked/a", "1")])
+        taking.source.check()
+        assert taking.rows(1) == [1]
+        taking.finish()
+    kept = MqttSource(address(broker), "checked/{k}", client_id="checked-check")
+    link = kept._link()
+    link.connect()
+    assert not link._resumed  # the check left no session behind
+    link.close()
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+
+
+def certificate(folder, name):
+    """A self-signed certificate for loopback and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    (folder / f"{name}.pem").write_bytes(made.public_bytes(encoding))
+    (folder / f"{name}.key").write_bytes(
+        key.private_bytes(
+            encoding,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return folder / f"{name}.pem", folder / f"{name}.key"
+
+
+# paho leaves the socket of a failed handshake to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
+def test_tls(tmp_path):
+    cert, key = certificate(tmp_path, "broker")
+    other, _ = certificate(tmp_path, "other")
+    lines = [f"certfile {cert}", f"keyfile {key}"]
+    with mosquitto(tmp_path / "tls", config_lines=lines) as server:
+        options = {"client_id": "tls", "ca_file": cert, "wait": 0.1}
+        count = 3000
+        with Taking(server, "t/{k}", **options) as taking:
+            with Taking(server, "t/{k}", **{**options, "client_id": "early"}):
+                pass
+            sender = mqtt_link.Broker(HOST, server.port, tls=True, ca_file=str(cert)).client(
+                "sender", "3.1.1", persistent=False
+            )
+            sender.max_inflight_messages_set(1)
+            sender.connect(HOST, server.port)
+            sender.loop_start()
+            sent = [sender.publish("t/a", n, qos=1) for n in range(count)]
+            sent[-1].wait_for_publish(PATIENCE)
+            sender.disconnect()
+            sender.loop_stop()
+            assert taking.rows(count) == list(range(count))
+        with Taking(server, "t/{k}", **{**options, "client_id": "early"}) as taking:
+            assert taking.rows(count) == list(range(count))
+        message = refused(address(server), ca_file=other)
+        assert "check ca_file" in message
+        assert refused(address(server))  # without TLS
+        assert "certificates that can be read" in refused(address(server), ca_file=key)
+    gc.collect()
+
+
+# --- A broker of our own making, for what mosquitto does not do -----------------------------------
+
+
+def packet(first, body):
+    return bytes([first, len(body)]) + body
+
+
+@contextlib.contextmanager
+def fake_broker(*conversations):
+    """Serve one connection after the other: (what to send at once, then after each packet)."""
+    listener = socket.create_server((HOST, 0))
+    heard = []
+
+    def serve():
+        for answers in conversations:
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(PATIENCE)
+                    for answer in answers:
+                        heard.append(connection.recv(1 << 16))
+                        if answer is None:
+                            break
+                        connection.sendall(answer)
+                    else:
+                        while received := connection.recv(1 << 16):
+                            heard.append(received)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"{HOST}:{listener.getsockname()[1]}", heard
+    finally:
+        listener.close()
+
+
+CONNACK_5 = packet(0x20, b"\x00\x00\x00")
+CONNACK_311 = packet(0x20, b"\x00\x00")
+SUBACK_5 = packet(0x90, b"\x00\x01\x00\x01")
+SUBACK_311 = packet(0x90, b"\x00\x01\x01")
+MESSAGE_311 = packet(0x32, b"\x00\x03t/a\x00\x07" + b"12.5")
+
+
+@pytest.mark.parametrize("answer", [packet(0x20, b"\x00\x01"), packet(0x20, b"\x00\x84\x00"), None])
+def test_an_older_broker_is_spoken_to_in_its_own_way(answer):
+    """It refuses version 5 in the old words or in the new, or hangs up."""
+    stop = threading.Event()
+    with fake_broker([answer], [CONNACK_311, SUBACK_311 + MESSAGE_311]) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="old", stop=stop))
+        assert next(blocks).raw_values.tolist() == [12.5]
+        stop.set()
+        assert list(blocks) == []
+        end = time.monotonic() + PATIENCE
+        while not heard[-1].endswith(b"\xe0\x00"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert heard[0][8] == 5
+    assert heard[1][8] == 4
+    assert b"".join(heard[3:]) == b"\x40\x02\x00\x07\xe0\x00"  # acknowledged, then good-bye
+
+
+@pytest.mark.parametrize(
+    ("code", "found"), [(0x87, "Not authorized"), (0x00, "only QoS 0"), (0x97, "reason code 151")]
+)
+def test_a_refused_subscription(code, found):
+    with (
+        fake_broker([CONNACK_5, packet(0x90, b"\x00\x01\x00" + bytes([code]))]) as (place, _),
+        pytest.raises(InputError, match=f"found: {found} for the topics t/\\+;"),
+    ):
+        iter(MqttSource(place, "t/{k}", client_id="c"))
+
+
+def test_a_server_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(mqtt_link, "PATIENCE", 0.2)
+    with (
+        fake_broker([b""]) as (place, _),
+        pytest.raises(InputError, match=r"found: no answer in 0\.2 s"),
+    ):
+        iter(MqttSource(place, "t/{k}", client_id="c"))
+
+
+def test_a_silent_broker_is_asked_and_then_left(monkeypatch):
+    monkeypatch.setattr(mqtt_link, "PATIENCE", 0.2)
+    monkeypatch.setattr(mqtt_link, "KEEP_ALIVE", 1)
+    stop = threading.Event()
+    with fake_broker([CONNACK_311, SUBACK_311], [CONNACK_311, SUBACK_311 + MESSAGE_311]) as (
+        place,
+        heard,
+    ):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop, protocol="3.1.1"))
+        assert next(blocks).raw_values.tolist() == [12.5]
+        assert heard[2] == b"\xc0\x00"  # asked half-way through the keep-alive
+        assert heard[3][:1] == b"\x10"  # and connected again, as no answer came
+        blocks.close()
+
+
+@pytest.mark.parametrize("nonsense", [b"\x30\x02\xff\xff", b"\x30\xff\xff\xff\xff\xff"])
+def test_nonsense_from_a_broker_ends_the_connection_only(nonsense):
+    """It comes as the answer to the first acknowledgement."""
+    begin = [CONNACK_311, SUBACK_311 + MESSAGE_311]
+    stop = threading.Event()
+    with fake_broker([*begin, nonsense], begin) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", protocol="3.1.1", stop=stop))
+        assert [next(blocks).raw_values.tolist() for _ in range(2)] == [[12.5], [12.5]]
+        assert heard[2] == b"\x40\x02\x00\x07"
+        stop.set()
+        assert list(blocks) == []
+
+
+# --- Packets -----------------------------------------------------------------------------------
+
+
+def variable(value):
+    """A length in the protocol's notation."""
+    out = bytearray()
+    while True:
+        value, digit = divmod(value, 128)
+        out.append(digit | (128 if value else 0))
+        if not value:
+            return bytes(out)
+
+
+def encoded(message, version_5):
+    topic, payload, number, retained, extra = message
+    body = len(topic).to_bytes(2, "big") + topic
+    body += number.to_bytes(2, "big") if number else b""
+    body += variable(len(extra)) + extra if version_5 else b""
+    body += payload
+    first = 0x30 | (2 if number else 0) | retained
+    return bytes([first]) + variable(len(body)) + body
+
+
+messages = st.lists(
+    st.tuples(
+        st.binary(min_size=1, max_size=200),
+        st.binary(max_size=40) | st.binary(min_size=1, max_size=3).map(lambda b: b * 9000),
+        st.integers(0, 65535),
+        st.booleans(),
+        st.binary(max_size=4) | st.just(b"x" * 200),
+    ),
+    max_size=6,
+)
+
+
+@given(messages=messages, version_5=st.booleans(), cuts=st.lists(st.integers(0, 30000)))
+def test_packets_are_cut_out_wherever_the_bytes_are_parted(messages, version_5, cuts):
+    stream = b"".join(encoded(m, version_5) + b"\xd0\x00" for m in messages)
+    reader = FrameReader(properties=version_5)
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    for first, last in pairwise(places):
+        reader.feed(stream[first:last])
+    found = reader.messages
+    assert found.raw_topics == [b"" if m[3] else m[0] for m in messages]
+    assert found.raw_payloads == [m[1] for m in messages]
+    assert found.raw_numbers == [m[2] for m in messages]
+    assert reader.answers == [(0xD0, b"")] * len(messages)
+
+
+@given(st.lists(st.binary(max_size=30)), st.booleans())
+def test_any_bytes_are_packets_or_refused(chunks, version_5):
+    reader = FrameReader(properties=version_5)
+    with contextlib.suppress(ValueError):
+        for chunk in chunks:
+            reader.feed(chunk)
+    assert len({len(each) for each in reader.messages}) == 1
+
+
+# --- What must not be seen, and parameters --------------------------------------------------------
+
+
+def test_nothing_private_is_logged_or_shown(broker, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    keys = DeclaredKeys([("known",)])
+    with Taking(broker, "secret/{k}", client_id="secret", keys=keys, wait=0.2) as taking:
+        publish(broker, [("secret/known", "271.828"), ("secret/somebody", "271828e3")])
+        block = taking.next()
+        assert len(block) == 2
+        shown = repr(block) + repr(taking.source) + repr(taking.source._link())
+    printed = "".join(capfd.readouterr())
+    for text in (shown, caplog.text, printed):
+        assert "271" not in text
+        assert "somebody" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        *(({"address": value}, "address") for value in ("", ":1", "h:0", "h:x", "::1", 3)),
+        *(
+            ({"topic": value}, "topic")
+            for value in ("", "t/+", "t/#", "t/x{k}", "t/{k", "{k}/{k}", "$share/g/{k}", None)
+        ),
+        ({"topic": "t/{a}/{b}", "keys": DeclaredKeys([("x",)])}, "topic"),
+        ({"keys": DeclaredKeys([("a/b",)])}, "keys"),
+        ({"client_id": ""}, "client_id"),
+        ({"field": 3}, "field"),
+        ({"sequence": "n"}, "field"),
+        ({"field": "x", "sequence": 3}, "sequence"),
+        *(({"wait": value}, "wait") for value in (-1, 61, "1", True)),
+        ({"block_rows": 0}, "block_rows"),
+        ({"protocol": "4"}, "protocol"),
+        ({"password_file": "p"}, "username"),
+    ],
+)
+def test_wrong_parameters_are_named(options, parameter):
+    given_options = {"address": "h:1883", "topic": "t/{k}", "client_id": "c", **options}
+    with pytest.raises(ParameterError, match=f"^{parameter}: expected"):
+        MqttSource(given_options.pop("address"), given_options.pop("topic"), **given_options)
