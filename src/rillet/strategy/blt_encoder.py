@@ -122,12 +122,15 @@ class BltEncoder(Encoder):
         spans = (skipped + rows - 1) // SPAN + 1
         added = np.zeros((2, self.tables.buffers, spans * SPAN), np.int64)
         added[..., :skipped] = exact_added[..., :skipped]
-        added[..., skipped : skipped + closed] = self._growth(exact_chunks[:closed])
+        products = self._leaf_products(exact_chunks)
+        added[..., skipped : skipped + closed] = self._growth(
+            exact_chunks[:closed].sum(axis=1), products[:, :closed, CHUNK:]
+        )
         ended = (skipped + closed) // SPAN
         buffers, following = self._climb(exact_buffers, added, ended)
         exact_left = np.zeros_like(exact_open)
         exact_left[: filled - closed * CHUNK] = exact_block[closed * CHUNK : filled]
-        self._mix(exact_chunks, buffers[..., skipped : skipped + rows])
+        self._mix(products[..., :CHUNK], buffers[..., skipped : skipped + rows], exact_chunks)
         nodes[:] = exact_block[position:filled]
         exact_kept = np.zeros_like(exact_added)
         exact_kept[..., : skipped + closed - ended * SPAN] = added[
@@ -140,47 +143,45 @@ class BltEncoder(Encoder):
         """Long streams have smaller leaves: two limbs hold them."""
         return 2 if LARGEST_TOTAL // self.leaves < 1 << 2 * LIMB else 3
 
-    def _limbs(self, exact_chunks: IntArray) -> list[FloatArray]:
-        """Limbs of the leaves; the last one keeps all higher bits and the sign."""
-        limbs = []
-        for number in range(self._limb_count):
-            shifted = exact_chunks >> LIMB * number if number else exact_chunks
-            last = number == self._limb_count - 1
-            limbs.append((shifted if last else shifted & MASK).astype(np.float64))
-        return limbs
+    def _leaf_products(self, exact_chunks: IntArray) -> FloatArray:
+        """For each limb of the leaves, what it adds to nodes, and what it loses in each buffer."""
+        rows, mix = len(exact_chunks), self.tables.leaf_mix
+        products = np.empty((self._limb_count, rows, mix.shape[1]))
+        for part in _slices(rows):
+            exact_rest = exact_chunks[part]
+            for product in products[:-1, part]:
+                np.matmul((exact_rest & MASK).astype(np.float64), mix, out=product)
+                exact_rest = exact_rest >> LIMB
+            # The last limb keeps all higher bits and the sign.
+            np.matmul(exact_rest.astype(np.float64), mix, out=products[-1, part])
+        return products
 
-    def _growth(self, exact_chunks: IntArray) -> IntArray:
+    def _growth(self, exact_sums: IntArray, losses: FloatArray) -> IntArray:
         """What each chunk adds to each buffer, ``2^f Σ x − 2^e Σ v x``, as wide integers."""
         f, e = self.tables.fraction_bits[:, None], self.tables.growth_shift[:, None]
-        lost = np.empty((self._limb_count, len(f), len(exact_chunks)), np.int64)
-        for part in _slices(len(exact_chunks)):
-            for limb, into in zip(self._limbs(exact_chunks[part]), lost, strict=True):
-                into[:, part] = (limb @ self.tables.growth).T
+        lost = losses.swapaxes(1, 2).astype(np.int64)
         middle = lost[1] + (lost[0] >> LIMB)
         bottom = (lost[0] & MASK) | (middle & MASK) << LIMB
         top = middle >> LIMB
         if len(lost) == 3:
             top += lost[2]
-        whole = exact_chunks.sum(axis=1)
-        grown = np.empty((2, len(f), len(whole)), np.int64)
+        grown = np.empty((2, *lost[0].shape), np.int64)
         high, low = grown
-        low[:] = (whole & ((1 << (63 - f)) - 1)) << f
+        low[:] = (exact_sums & ((1 << (63 - f)) - 1)) << f
         low -= bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e)
-        high[:] = (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
+        high[:] = (exact_sums >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
         low &= LOW
         return grown
 
-    def _mix(self, exact_chunks: IntArray, buffers: IntArray) -> None:
-        """Replace leaves by their nodes, from the buffers at the start of each chunk."""
-        leaf_mix, buffer_mix = self.tables.mix[:CHUNK], self.tables.mix[CHUNK:-1]
-        half = int(self.tables.mix[-1, 0])
+    def _mix(self, products: FloatArray, buffers: IntArray, exact_nodes: IntArray) -> None:
+        """Nodes, from the leaves' part and the buffers at the start of each chunk."""
+        buffer_mix, half = self.tables.mix[CHUNK:-1], int(self.tables.mix[-1, 0])
         # The buffers without their lowest limb: their limb 2 lies beside limb 0 of the leaves.
         parts = split(buffers)[1:].swapaxes(1, 2).astype(np.float64)
-        for part in _slices(len(exact_chunks)):
-            products = parts[:, part] @ buffer_mix
-            for place, limb in enumerate(self._limbs(exact_chunks[part]), start=1):
-                products[place] += limb @ leaf_mix
-            _carry(products, half, exact_chunks[part])
+        for part in _slices(len(exact_nodes)):
+            sums = parts[:, part] @ buffer_mix
+            sums[1 : 1 + len(products)] += products[:, part]
+            _carry(sums, half, exact_nodes[part])
 
     def _climb(
         self, exact_buffers: IntArray, added: IntArray, ended: int
