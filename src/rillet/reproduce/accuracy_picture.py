@@ -37,6 +37,7 @@ def paint(figure: Any, streams: Sequence[StandIn], numbers: dict[str, Any]) -> N
             s=17,
             facecolors="none",
             edgecolors=COLOURS[1],
+            zorder=4,  # open, so that a circle underneath is still seen
             label="at step n",
         )
         axes.scatter(
