@@ -48,6 +48,8 @@ class Contender:
     within_nanoseconds : float, optional
         A promise about this contender by itself: at most so long for one operation on one core.
         Processor time counts, so that what else a machine does is left out.
+    within_clock_nanoseconds : float, optional
+        The same by the clock, for whole processes that use several cores.
     most_rounds : int, optional
         For one that takes a minute: at most so many turns.
     """
@@ -57,6 +59,7 @@ class Contender:
     operations: int
     rillet_within: float | None = None
     within_nanoseconds: float | None = None
+    within_clock_nanoseconds: float | None = None
     most_rounds: int | None = None
 
 
@@ -139,6 +142,9 @@ def _row(comparison: Comparison, contender: Contender, times: _Times, ratio: flo
     if limit is not None:
         promises.append(f"≤ {_spelled(limit)} of a core")
         kept.append(processor <= limit)
+    if contender.within_clock_nanoseconds is not None:
+        promises.append(f"≤ {_spelled(contender.within_clock_nanoseconds)}")
+        kept.append(each * 1e9 <= contender.within_clock_nanoseconds)
     return Row(
         comparison=comparison.title,
         operation=comparison.operation,
