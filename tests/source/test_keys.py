@@ -110,6 +110,8 @@ def test_places_are_those_of_a_plain_search(cells, declared):
 
 
 @given(body=st.text('ab,1." \r\n', max_size=60).map(str.encode), chunk=st.sampled_from([1, 7, 99]))
+@example(body=b"a,1\nb,2,3,4\n", chunk=99)  # as many cells as two regular lines
+@example(body=b"a,1,2\nb,3,4\n", chunk=99)
 def test_one_cut_for_all_lines_is_the_same_as_one_for_each(tmp_path_factory, body, chunk):
     """A block of several lines may be cut at once, a block of one line in its own way."""
     path = tmp_path_factory.getbasetemp() / "cut.csv"
