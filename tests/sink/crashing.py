@@ -16,7 +16,7 @@ from sink.tables import table
 
 KEYS = tuple((f"meter {place}", place) for place in range(50))
 #: Rows of one key.
-ROWS = 600
+ROWS = 300
 
 
 def whole_table() -> ReleaseTable:
