@@ -103,6 +103,15 @@ def test_keys_stand_in_the_order_in_which_they_first_appear():
     assert ReleaseTable.merge(parts, arrivals).keys == (("c",), ("b",), ("a",))
 
 
+def test_a_compact_table_knows_its_own_keys_only():
+    whole = whole_table()
+    part = whole[30:33]
+    assert part.keys == whole.keys
+    assert list(part.compact()) == list(part)
+    assert set(part.compact().keys) == {release.key for release in part} < set(whole.keys)
+    assert whole[:0].compact().keys == ()
+
+
 def test_merge_refuses_what_does_not_fit():
     releases = paper(150, 40).open(secret=SECRET).update_many(awkward_values(60, 1))
     other = paper(150, 40, delta=2.0**-30, statistic=Sum()).open(secret=SECRET)

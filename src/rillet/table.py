@@ -9,7 +9,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -149,6 +149,11 @@ class ReleaseTable(ReleaseColumns):
             for name in _COLUMNS[1:]
         }
         return ReleaseTable(keys, key_of, **columns, **_one_plan(tables))
+
+    def compact(self) -> ReleaseTable:
+        """The same releases, knowing their own keys only; a slice knows those of the whole."""
+        keys, key_of = _renumbered(self.keys, self.key_of)
+        return self if len(keys) == len(self.keys) else replace(self, keys=keys, key_of=key_of)
 
     def by_key(self, column: NDArray[Any]) -> NDArray[Any] | None:
         """The value that ``column`` has for each key, or None if it changes within one."""

@@ -145,6 +145,7 @@ class MqttSink:
         """Publish every release and wait for the acknowledgements; see the class."""
         if self._closed:
             raise OutputError(f"{self.name}: expected an open sink, found it closed")
+        table = table.compact()
         topics = [self._topic(table, key) for key in table.keys]
         for first in range(0, len(table), _MESSAGES):
             part = table[first : first + _MESSAGES]

@@ -136,7 +136,7 @@ class PostgresSink:
             raise OutputError(f"{self.name}: expected an open sink, found it closed")
         if len(table):
             with self._failing():
-                self._keep_trying(lambda: self._insert(table))
+                self._keep_trying(lambda: self._insert(table.compact()))
 
     def place(self) -> None:
         """PostgreSQL needs none."""

@@ -40,6 +40,7 @@ def spell(releases: ReleaseTable | Releases) -> Iterator[bytes]:
     table = ReleaseTable.of(releases) if isinstance(releases, Releases) else releases
     if not len(table):
         return
+    table = table.compact()
     form = _Form(table)
     rows = max(1, _PIECE // len(form.line))
     for first in range(0, len(table), rows):
