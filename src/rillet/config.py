@@ -25,7 +25,11 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("format", "level"),
     "metrics": ("address",),
 }
-_FILE_SOURCE: Final = ("path", "column", "format", "delimiter", "follow", "sequence")
+#: ``block_rows``: rows absorbed at a time, in one transaction; fewer are slower and delay less.
+_FILE_SOURCE: Final = (
+    *("path", "column", "format", "delimiter", "follow", "sequence"),
+    "block_rows",
+)
 _PATHS: Final = ("path", "password_file", "ca_file", "cert_file", "key_file")
 _LOG_FORMATS: Final = ("text", "json")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")

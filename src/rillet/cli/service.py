@@ -164,7 +164,7 @@ def _source(
         options.get("column"),
         format=options.get("format", "auto"),
         delimiter=options.get("delimiter", ","),
-        block_rows=block_rows or usual,
+        block_rows=block_rows or options.get("block_rows", usual),
         start=start,
         keys=config.declared,
         key_columns=config.key_columns,
