@@ -108,14 +108,14 @@ class DurableStreams:
         begun = path.exists()
         key_path = Path(key_file) if key_file else self.folder / "key"
         if begun:
-            self._store, key = open_store(path, key_path)
+            self._store, _ = open_store(path, key_path)
         else:
+            _refuse_lost(self.folder)
             key = load_key(key_path) if key_path.exists() else make_key(key_path)
             self._store = self._create(path, key, secret, run or "")
         try:
-            self._digest_key = key.keystream("input digest").integer(0, 256).to_bytes(32, "big")
             self._read(run)
-            self._claim(restored, only_look)
+            self._check_mark(restored, only_look)
         except BaseException:
             self._store.close()
             raise
@@ -128,7 +128,9 @@ class DurableStreams:
             "observations": 0,
             "source": None,
             "range": None,
-            "opening": [0, ""],
+            "opening": [0, "-"],
+            # Not derived from the key of the state, which may change.
+            "digest": system_random.token_hex(32),
         }
         if plan.shared_threshold:
             progress["pool"] = plan.stream_secret(master, (), run).to_bytes().decode("ascii")
@@ -139,6 +141,7 @@ class DurableStreams:
             "run": run,
             "keys": str(len(self.keys)),
         }
+        self._mark(facts["identity"], *progress["opening"])
         return Store.create(path, key, facts=facts, secrets=places, progress=progress)
 
     def _read(self, run: str | None) -> None:
@@ -149,6 +152,7 @@ class DurableStreams:
                 "found others; go on with those, or begin in another folder"
             )
         self._progress = progress
+        self._digest_key = bytes.fromhex(progress["digest"])
         self._batch: int = progress["batch"]
         self.observations: int = progress["observations"]
         self.absorbed = Absorbed.from_json(progress["source"]) if progress["source"] else None
@@ -165,27 +169,41 @@ class DurableStreams:
         key_of = tuple(part[: len(part) // 2].view(np.int64) for part in parts)
         return Pool(secret, key_of, tuple(part[len(part) // 2 :] for part in parts))
 
-    def _claim(self, restored: bool, only_look: bool) -> None:
-        """Count this opening, in the state and beside the releases: a copy is behind in one."""
-        number, identity = self._progress["opening"]
-        mark = self.folder / "opening"
-        known = _read_mark(mark)
-        mine = (self._store.facts["identity"], number, identity)
-        # A crash between the two writes below leaves the mark one opening behind.
-        before = tuple(self._progress.get("before", ()))
-        if known is not None and known not in (mine, before) and not restored:
+    def _check_mark(self, restored: bool, only_look: bool) -> None:
+        """Compare with who ran here last: a copy is behind in one of the two."""
+        number, opening = self._progress["opening"]
+        mine = (self._store.facts["identity"], number, opening)
+        # A crash while an opening is counted leaves the mark as it was before.
+        before = tuple(self._progress.get("before", mine))
+        self._counted = False
+        if restored:
+            if not only_look:
+                self._count_opening()
+        elif _read_mark(self.folder / "opening") not in (mine, before):
             raise StateError(
                 f"{self.folder}: this state is not the one that ran here last; it was copied or "
                 "restored from a backup, and the last one may have published more. If the source "
                 "gives the same observations again, go on with --restored: the same values are "
                 "published again, and a different one is refused. If it does not, begin anew"
             )
-        if only_look:
-            return
-        self._progress["opening"] = [number + 1, system_random.token_hex(8)]
-        self._progress["before"] = list(mine)
-        self._store.commit(Change(self._progress), self._batch)
-        _replace(mark, " ".join(map(str, (mine[0], *self._progress["opening"]))) + "\n")
+
+    def _count_opening(self) -> None:
+        """Count this opening, in the state and beside the releases.
+
+        Not before the first block: whoever is refused until then leaves everything as it was.
+        """
+        number, identity = self._progress["opening"][0] + 1, self._store.facts["identity"]
+        progress = dict(self._progress)
+        progress["opening"] = [number, system_random.token_hex(8)]
+        progress["before"] = list(_read_mark(self.folder / "opening"))
+        self._store.commit(Change(progress), self._batch)
+        self._progress = progress
+        log.debug("counted")
+        self._mark(identity, *progress["opening"])
+        self._counted = True
+
+    def _mark(self, identity: str, number: int, opening: str) -> None:
+        _replace(self.folder / "opening", f"{identity} {number} {opening}\n")
 
     # --- absorbing -------------------------------------------------------------------------------
 
@@ -215,6 +233,8 @@ class DurableStreams:
             raw_values, key_of = raw_values[new], key_of[new]
         keyed, states, table = self._keyed.absorb(self.keys, self._states.of, key_of, raw_values)
         log.debug("absorbed")
+        if not self._counted:
+            self._count_opening()
         change = self._change(keyed, states, sequences)
         source = Absorbed(block.start, block.position, digest) if positioned else None
         batch = self._batch + (table is not None)
@@ -258,7 +278,7 @@ class DurableStreams:
             if block.position.rows >= last.end.rows:
                 break
         if not found or not hmac.compare_digest(self.digest(_joined(found)), last.digest):
-            raise _other_input(self.folder, last.end.rows)
+            raise _other_input(self.folder)
 
     def _absorbed_already(self, block: Block, digest: str) -> bool:
         last = self.absorbed
@@ -271,7 +291,7 @@ class DurableStreams:
         ):
             if hmac.compare_digest(digest, last.digest):
                 return True
-            raise _other_input(self.folder, last.end.rows)
+            raise _other_input(self.folder)
         raise StateError(
             f"{self.folder}: expected the source to go on behind the last block absorbed, found "
             "another place; give the same source again, from where it stopped"
@@ -408,24 +428,31 @@ def _joined(blocks: list[Block]) -> Block:
     )
 
 
-def _other_input(folder: Path, rows: int) -> StateError:
+def _other_input(folder: Path) -> StateError:
+    # Without the number of the row: it would tell how many rows had undeclared keys.
     return StateError(
-        f"{folder}: the input up to row {rows:,} is not what was absorbed there before; the same "
-        "noise on other data would reveal the difference. Give the same source again, or begin in "
-        "another folder"
+        f"{folder}: the input is not what was absorbed from this place before; the same noise on "
+        "other data would reveal the difference. Give the same source again, or begin in another "
+        "folder"
     )
 
 
-def _read_mark(path: Path) -> tuple[str, int, str] | None:
+def _read_mark(path: Path) -> tuple[str, int, str]:
+    """Who opened the state last; what cannot be read is nobody's."""
     try:
         identity, number, opening = path.read_text(encoding="ascii").split()
         return identity, int(number), opening
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError):
+        return "", 0, ""
+
+
+def _refuse_lost(folder: Path) -> None:
+    """Do not begin where a state ran before: other noise on the same data spends twice."""
+    if _read_mark(folder / "opening")[1]:
         raise StateError(
-            f"{path}: expected who opened this state last, found a damaged file"
-        ) from None
+            f"{folder / 'state.db'}: expected the state that ran here, found none. Restore it from "
+            "a backup, or begin in another folder, with observations that it had not absorbed"
+        )
 
 
 def _replace(path: Path, text: str) -> None:

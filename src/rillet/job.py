@@ -133,6 +133,7 @@ class _Courier:
                 log.debug("delivering")
                 for sink in self._sinks.values():
                     sink.deliver(table)
+                    log.debug("taken")
                 log.debug("delivered")
                 places = {name: sink.place() for name, sink in self._sinks.items()}
                 self._done.put((number, len(table), places))
@@ -144,13 +145,16 @@ class _Courier:
         self._bag.put(batch)
 
     def returned(self) -> list[tuple[int, int, dict[str, dict[str, int] | None]]]:
-        """Batches that every sink has; raises what a sink raised."""
+        """Batches that every sink has, each once."""
         done = []
         while not self._done.empty():
             done.append(self._done.get())
-        if self._failure is not None and not done:
-            raise self._failure
         return done
+
+    def check(self) -> None:
+        """Raise what a sink raised."""
+        if self._failure is not None:
+            raise self._failure
 
     def finish(self) -> None:
         """Deliver what is under way and come home."""
@@ -214,4 +218,4 @@ class Job:
             self._streams.acknowledge(batch, places)
             self.tally.delivered += releases
             log.debug("acknowledged")
-        courier.returned()
+        courier.check()

@@ -40,6 +40,8 @@ APPLICATION: Final = 0x726C6C73
 VERSION: Final = 1
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
+#: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
+_PROGRESS_SIZE: Final = 1024
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -49,7 +51,7 @@ CREATE TABLE learning (
     place INTEGER NOT NULL, part INTEGER NOT NULL, sealed BLOB NOT NULL, PRIMARY KEY (place, part)
 ) WITHOUT ROWID;
 CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
-CREATE TABLE sinks (name TEXT PRIMARY KEY, batch INTEGER NOT NULL, place TEXT) WITHOUT ROWID;
+CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
 """
 _HEAD = struct.Struct("<BHq")
 
@@ -121,6 +123,7 @@ class Store:
             rows = ((at, store._seal_stream(at, own, None)) for at, own in enumerate(secrets))
             connection.executemany("INSERT INTO streams VALUES (?, ?)", rows)
             store._put_progress(progress)
+            store._put_sinks({})
         store.close()
         try:
             new.rename(path)
@@ -139,18 +142,10 @@ class Store:
         """
         if not path.exists():
             raise StateError(f"{path}: expected a state that was made before, found none")
+        _check_header(path)
         connection = _connect(path, "rw")
         try:
             with _guarded(path, "read"):
-                (application,) = connection.execute("PRAGMA application_id").fetchone()
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-                if application != APPLICATION:
-                    raise StateError(f"{path}: expected a state of rillet, found another file")
-                if version != VERSION:
-                    raise StateError(
-                        f"{path}: expected version {VERSION} or earlier, found {version}; install "
-                        "the release of rillet that wrote it, or a newer one"
-                    )
                 problems = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
                 if problems != ["ok"]:
                     raise _damaged(path)
@@ -230,12 +225,8 @@ class Store:
 
     def sinks(self) -> dict[str, tuple[int, dict[str, int] | None]]:
         """For each sink the last batch that it has, and its place."""
-        with self._guarded("read"):
-            rows = self._connection.execute("SELECT name, batch, place FROM sinks").fetchall()
-        try:
-            return {name: (batch, json.loads(place or "null")) for name, batch, place in rows}
-        except ValueError:
-            raise _damaged(self._path) from None
+        sinks = json.loads(self._open(self._one("SELECT sealed FROM sinks"), "sinks"))
+        return {name: (batch, place) for name, (batch, place) in sinks.items()}
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -265,12 +256,9 @@ class Store:
 
     def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
         """Note that these sinks, which are all there are, have everything up to ``batch``."""
-        rows = [
-            (name, batch, None if place is None else json.dumps(place))
-            for name, place in places.items()
-        ]
+        sinks = {**self.sinks(), **{name: (batch, place) for name, place in places.items()}}
         with self._transaction():
-            self._connection.executemany("INSERT OR REPLACE INTO sinks VALUES (?, ?, ?)", rows)
+            self._put_sinks(sinks)
             self._connection.execute("DELETE FROM outbox WHERE batch <= ?", (batch,))
 
     def rotate_key(self, new: Secret) -> None:
@@ -281,6 +269,7 @@ class Store:
             "streams": ("stream", "place", ("place",)),
             "learning": ("learning", "place, part", ("place", "part")),
             "outbox": ("outbox", "batch", ("batch",)),
+            "sinks": ("sinks", "only", ()),
         }
         with self._transaction():
             for table, (kind, identity, numbers) in tables.items():
@@ -311,10 +300,17 @@ class Store:
             finally:
                 copy.close()
 
+    def _put_sinks(self, sinks: Mapping[str, tuple[int, dict[str, int] | None]]) -> None:
+        # Public, but sealed: a place that was damaged would lose releases, or deliver them twice.
+        sealed = self._seal(json.dumps(sinks).encode(), "sinks")
+        self._connection.execute("INSERT OR REPLACE INTO sinks VALUES (0, ?)", (sealed,))
+
     def _put_progress(self, progress: dict[str, Any]) -> None:
         content = json.dumps(progress).encode()
-        # The size is in the clear: padded, it does not follow the digits of private counts.
-        padded = content.ljust(-(-len(content) // 512) * 512)
+        # The size is in the clear: padded to more than it can be, it tells nothing of the digits
+        # of private counts.
+        padded = content.ljust(_PROGRESS_SIZE)
+        assert len(padded) == _PROGRESS_SIZE
         sealed = self._seal(padded, "progress")
         self._connection.execute("INSERT OR REPLACE INTO progress VALUES (0, ?)", (sealed,))
 
@@ -367,6 +363,27 @@ class Store:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def _check_header(path: Path) -> None:
+    """Whose file it is, from its own bytes: to open a database is to change it a little."""
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+    except OSError as error:
+        raise OutputError(f"{path}: expected to read it, found: {error.strerror}") from None
+    version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+    whole = header.startswith(b"SQLite format 3\0") and max(header[18:20]) <= 2  # formats
+    if not whole or application != APPLICATION:
+        raise StateError(
+            f"{path}: expected a state of rillet, found another file, or a damaged one; nothing "
+            "was released from it. Restore state and key from the same backup"
+        )
+    if version != VERSION:
+        raise StateError(
+            f"{path}: expected version {VERSION} or earlier, found {version}; install the release "
+            "of rillet that wrote it, or a newer one"
+        )
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
