@@ -179,7 +179,8 @@ class LineReader:
         """Yield runs of at most ``block_rows`` lines.
 
         A file gives runs of just that length, but for the last one and where lines are so long
-        that they would fill the memory. A pipe gives what it has.
+        that they would fill the memory; from the same place the same runs come again. A pipe gives
+        what it has, and so does the end of a file that is followed.
 
         **Privacy.** Touches raw data. The number of lines depends on line ends alone.
         """
@@ -193,9 +194,11 @@ class LineReader:
                 self._dropped = 0
             self._skip()
             overlong = raw.rest > LONGEST_LINE
-            at_once = self.size is None or overlong or raw.size > MOST_BYTES
-            while raw.lines >= (1 if at_once else block_rows):
-                yield self._run(min(raw.lines, block_rows))
+            at_once = self.size is None or overlong
+            while rows := raw.fitting(block_rows, MOST_BYTES, LONGEST_LINE):
+                if rows < block_rows and rows == raw.lines and not at_once:
+                    break
+                yield self._run(rows)
             if overlong:
                 self._dropped += len(raw.take_rest())
             if self._fill():
@@ -213,12 +216,11 @@ class LineReader:
         return self._behind(raw_text, rows, size)
 
     def _take(self, rows: int) -> tuple[bytes, int]:
-        overlong = self._raw.longest(rows) > LONGEST_LINE
+        overlong = len(self._raw.first_line()) > LONGEST_LINE  # Those behind it are not.
         raw_text = self._raw.take(rows)
         size = len(raw_text) + 1
         if overlong:
-            raw_lines = raw_text.split(b"\n")
-            raw_text = b"\n".join(line if len(line) <= LONGEST_LINE else b"" for line in raw_lines)
+            raw_text = b"".join(raw_text.partition(b"\n")[1:])
         return raw_text, size
 
     def _behind(self, raw_text: bytes, rows: int, size: int) -> RawRun:

@@ -95,10 +95,20 @@ class RawBuffer:
         end = int(self._ends[self._taken]) if self.lines else None
         return self._raw_text[self._first : end]
 
-    def longest(self, count: int) -> int:
-        """Return the length of the longest of the first lines."""
-        ends = self._ends[self._taken : self._taken + count]
-        return int(np.diff(ends, prepend=self._first - 1).max()) - 1
+    def fitting(self, most_lines: int, most_bytes: int, longest: int) -> int:
+        """Return how many whole lines make a run.
+
+        A run has at most so many lines and bytes, but at least one line, and a line that is longer
+        than ``longest`` only in front, where its bytes do not count. So a run is decided by where
+        it starts and by the lines there, not by how they were read, and comes out the same again.
+        """
+        ends = self._ends[self._taken : self._taken + most_lines]
+        if not ends.size:
+            return 0
+        overlong = np.flatnonzero(np.diff(ends) - 1 > longest)
+        first = int(ends[0]) if ends[0] - self._first > longest else self._first
+        lines = int(np.searchsorted(ends, first + most_bytes, side="right"))
+        return max(1, min(lines, int(overlong[0]) + 1 if overlong.size else lines))
 
     def take(self, count: int) -> bytes:
         """Take whole lines off the front and return them without the last line end."""
