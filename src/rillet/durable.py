@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import logging
 import os
-import secrets as system_random
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ import numpy as np
 from rillet.errors import OutputError, StateError
 from rillet.keyed import KeyedState, Pool, rows_of_keys
 from rillet.layout import Layout
-from rillet.noise import FloatArray, IntArray, Secret
+from rillet.noise import FloatArray, IntArray, Secret, random_name
 from rillet.plan import Plan
 from rillet.release import Key
 from rillet.source import Block, Position
@@ -130,13 +129,13 @@ class DurableStreams:
             "range": None,
             "opening": [0, "-"],
             # Not derived from the key of the state, which may change.
-            "digest": system_random.token_hex(32),
+            "digest": random_name(32),
         }
         if plan.shared_threshold:
             progress["pool"] = plan.stream_secret(master, (), run).to_bytes().decode("ascii")
         _replace(self.folder / "plan.json", plan.to_json() + "\n")
         facts = {
-            "identity": system_random.token_hex(16),
+            "identity": random_name(16),
             "plan": plan.digest.hex(),
             "run": run,
             "keys": str(len(self.keys)),
@@ -194,7 +193,7 @@ class DurableStreams:
         """
         number, identity = self._progress["opening"][0] + 1, self._store.facts["identity"]
         progress = dict(self._progress)
-        progress["opening"] = [number, system_random.token_hex(8)]
+        progress["opening"] = [number, random_name(8)]
         progress["before"] = list(_read_mark(self.folder / "opening"))
         self._store.commit(Change(progress), self._batch)
         self._progress = progress

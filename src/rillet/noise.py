@@ -50,6 +50,7 @@ __all__ = [
     "Secret",
     "continuous_draw",
     "decide",
+    "random_name",
     "uniform_below",
 ]
 
@@ -257,6 +258,11 @@ class Secret:
         salt, nonce, ciphertext = sealed[:16], sealed[16:28], sealed[28:]
         key = HKDF(hashes.SHA256(), 32, salt, _encode(("rillet/1", "seal"))).derive(self._material)
         return AESGCM(key).decrypt(nonce, ciphertext, associated)
+
+
+def random_name(size: int) -> str:
+    """``size`` fresh bytes in hexadecimal, to tell things apart; no noise is made of them."""
+    return secrets.token_hex(size)
 
 
 # --- Keystream -----------------------------------------------------------------------------------

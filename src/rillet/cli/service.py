@@ -225,7 +225,7 @@ def check(config: Config, *, restored: bool) -> int:
     from rillet.sink.opening import check_sink
 
     for options in config.sinks:
-        check_sink(options)
+        check_sink(options, key_columns=config.key_columns)
         say(f"sink: {options['kind']} can be written")
     if config.metrics is not None:
         _address(config.metrics)
