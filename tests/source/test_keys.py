@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rillet.errors import InputError, ParameterError
@@ -186,19 +186,21 @@ def test_a_file_gives_full_blocks_however_it_is_read(tmp_path, monkeypatch):
     assert max(len(block) for block in read(path, "x", block_rows=300)) < 150
 
 
+@settings(max_examples=400)
 @given(
     body=st.lists(st.sampled_from([b"1\n", b"22\n", b"\n", b"3" * 9 + b"\n", b"4" * 30 + b"\n"])),
     end=st.sampled_from([b"", b"5", b"6" * 40]),
     block_rows=st.integers(1, 9),
     chunks=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    most=st.sampled_from([25, 500]),
 )
-def test_a_block_comes_out_the_same_again(tmp_path_factory, body, end, block_rows, chunks):
+def test_a_block_comes_out_the_same_again(tmp_path_factory, body, end, block_rows, chunks, most):
     """However it was read: a state compares what it absorbed last with what stands there now."""
     path = tmp_path_factory.getbasetemp() / "again.csv"
     path.write_bytes(b"x\n" + b"".join(body) + end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "LONGEST_LINE", 12)
-        patch.setattr(lines, "MOST_BYTES", 25)
+        patch.setattr(lines, "MOST_BYTES", most)
         patch.setattr(lines, "CHUNK_BYTES", chunks[0])
         blocks = list(read(path, "x", block_rows=block_rows))
         assert sum(map(len, blocks)) == len(body) + bool(end)
