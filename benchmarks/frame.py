@@ -50,6 +50,8 @@ class Contender:
         Processor time counts, so that what else a machine does is left out.
     within_clock_nanoseconds : float, optional
         The same by the clock, for whole processes that use several cores.
+    prepare : callable, optional
+        Called before each run, and not timed.
     most_rounds : int, optional
         For one that takes a minute: at most so many turns.
     """
@@ -60,6 +62,7 @@ class Contender:
     rillet_within: float | None = None
     within_nanoseconds: float | None = None
     within_clock_nanoseconds: float | None = None
+    prepare: Callable[[], object] | None = None
     most_rounds: int | None = None
 
 
@@ -120,6 +123,8 @@ def measure(benchmark: Comparison | Figure, rounds: int, budget_seconds: float) 
             break
         for place, contender in enumerate(comparison.contenders):
             if contender.most_rounds is None or done < contender.most_rounds:
+                if contender.prepare is not None:
+                    contender.prepare()
                 best[place] = best[place].least(_times(contender.run))
 
     waits = any(times.processor < _WAITING * times.wall for times in best)
