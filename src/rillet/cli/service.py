@@ -52,7 +52,7 @@ def opened(
         if config.state is None:
             yield _volatile(config, args, stack)
             return
-        stop = stack.enter_context(_stopped_by_signals(config))
+        stop = stack.enter_context(_stopped_by_signals())
         streams = _durable(config, args, stack)
         last = streams.absorbed
         resumed = last is not None or streams.observations > 0
@@ -256,7 +256,7 @@ def _check_state(config: Config, *, restored: bool) -> None:
 
 
 @contextmanager
-def _stopped_by_signals(config: Config) -> Iterator[threading.Event]:
+def _stopped_by_signals() -> Iterator[threading.Event]:
     """SIGTERM and SIGINT finish the block under way, deliver, and stop; a second one stops now."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -264,8 +264,7 @@ def _stopped_by_signals(config: Config) -> Iterator[threading.Event]:
         return
 
     def handle(number: int, _: object) -> None:
-        waits = config.source.get("path") == "-"  # Reading a pipe, nothing asks whether to stop.
-        if stop.is_set() or waits:
+        if stop.is_set():
             raise KeyboardInterrupt
         log.info("%s: finishing the block under way", signal.Signals(number).name)
         stop.set()
