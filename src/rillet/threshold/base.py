@@ -179,4 +179,9 @@ def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:
     """Clip to the public bounds, NaN to the lower one.  **Privacy.** Touches raw data; total."""
-    return np.fmin(np.fmax(raw_values, bounds.lower), bounds.upper)
+    # Not fmax: it hands on a signalling NaN, which would then land on the upper bound, while the
+    # lattice sends it to the lower one.
+    with np.errstate(invalid="ignore"):
+        return np.where(
+            raw_values >= bounds.lower, np.minimum(raw_values, bounds.upper), bounds.lower
+        )
