@@ -156,10 +156,15 @@ def choose_steps(length: int, scale_per_step: float) -> int:
     if largest < FEWEST_STEPS:
         if room < FEWEST_STEPS:
             raise ParameterError("length", f"at most {LARGEST_SUM // FEWEST_STEPS:,}", length)
-        raise ParameterError(
-            "epsilon",
-            "a budget whose noise fits the lattice",
-            f"noise of {scale_per_step:.3g} times the range for each draw",
-            hint="use a larger epsilon, a shorter length or a longer cadence (every=…)",
-        )
+        raise noise_too_large(scale_per_step)
     return 1 << (largest.bit_length() - 1)
+
+
+def noise_too_large(scale_per_step: float) -> ParameterError:
+    """What is raised when noise of so many times the range does not fit even a coarse lattice."""
+    return ParameterError(
+        "epsilon",
+        "a budget whose noise fits the lattice",
+        f"noise of {scale_per_step:.3g} times the range for each draw",
+        hint="use a larger epsilon, a shorter length or a longer cadence (every=…)",
+    )

@@ -21,8 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import ParameterError
-from rillet.grid import USUAL_STEPS, choose_steps
-from rillet.noise import LAWS, FloatArray, IntArray, KeyPart, LatticeNoise, Law, Secret
+from rillet.grid import FEWEST_STEPS, USUAL_STEPS, choose_steps, noise_too_large
+from rillet.noise import (
+    LARGEST_SCALE,
+    LAWS,
+    FloatArray,
+    IntArray,
+    KeyPart,
+    LatticeNoise,
+    Law,
+    Secret,
+)
 from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale, round_up
 
 #: State of an encoder or decoder: a few small arrays, never changed in place.
@@ -195,6 +204,13 @@ class Mechanism:
             steps = choose_steps(observations or leaves, per_step)
             squared = strategy.sensitivity(leaves, steps)
             scale = gaussian_std(squared, mu)
+            while scale > LARGEST_SCALE and steps > FEWEST_STEPS:
+                # On a coarser lattice than the usual one the charge for rounding weighs more.
+                steps //= 2
+                squared = strategy.sensitivity(leaves, steps)
+                scale = gaussian_std(squared, mu)
+            if scale > LARGEST_SCALE:
+                raise noise_too_large(scale / steps)
             cost = Cost.gaussian(squared / Fraction(scale) ** 2)
         return cls(strategy, leaves, steps, scale, cost)
 
