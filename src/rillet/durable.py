@@ -349,11 +349,14 @@ class DurableStreams:
 
     def undelivered(self) -> list[tuple[int, ReleaseTable]]:
         """Batches of releases that were committed and not acknowledged, from before."""
-        acknowledged = [batch for batch, _ in self._store.sinks().values()]
-        return [
-            (batch, ReleaseTable.from_bytes(content))
-            for batch, content in self._store.outbox(min(acknowledged, default=0))
-        ]
+        acknowledged = max((batch for batch, _ in self._store.sinks().values()), default=0)
+        waiting = list(self._store.outbox(acknowledged))
+        if [batch for batch, _ in waiting] != list(range(acknowledged + 1, self._batch + 1)):
+            raise StateError(
+                f"{self.folder}: expected every batch of releases that was not delivered, found "
+                "some of them; the state is damaged. Restore state and key from the same backup"
+            )
+        return [(batch, ReleaseTable.from_bytes(content)) for batch, content in waiting]
 
     def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
         """Note that these sinks, which are all there are, have everything up to ``batch``."""

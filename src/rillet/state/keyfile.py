@@ -15,12 +15,15 @@ from rillet.noise import Secret
 
 def make_key(path: Path) -> Secret:
     """A new key in a new file, mode 0600."""
+    new = path.with_name(path.name + ".new")
+    key = Secret.generate().derive("state at rest")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
+        key.save(new)
+        new.rename(path)  # A crash, or a full disk, leaves no half of a key.
     except OSError as error:
-        raise OutputError(f"{path.parent}: expected a folder, found: {error.strerror}") from None
-    key = Secret.generate().derive("state at rest")
-    key.save(path)
+        raise OutputError(f"{path}: expected to write it, found: {error.strerror}") from None
     return key
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import struct
 import time
@@ -54,6 +55,8 @@ CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
 """
 _HEAD = struct.Struct("<BHq")
+#: What a store says about itself in the clear.
+_FACTS: Final = {"identity", "plan", "run", "keys"}
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,8 @@ class Store:
                 if problems != ["ok"]:
                     raise _damaged(path)
             store = cls(path, key, connection)
+            if not _FACTS <= set(store.facts):
+                raise _damaged(path)
             store.read_progress()
             store.cut_log()
         except KeyError:
@@ -372,8 +377,14 @@ def _check_header(path: Path) -> None:
             header = stream.read(100)
     except OSError as error:
         raise OutputError(f"{path}: expected to read it, found: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise OutputError(
+            f"{path}: expected to write it, found a file or a disk that can only be read; nothing "
+            "was released. Check the disk and who may write the folder"
+        )
     version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
-    whole = header.startswith(b"SQLite format 3\0") and max(header[18:20]) <= 2  # formats
+    formats = header[18:20]  # of its pages; a higher one would make it read-only
+    whole = header.startswith(b"SQLite format 3\0") and len(header) == 100 and max(formats) <= 2
     if not whole or application != APPLICATION:
         raise StateError(
             f"{path}: expected a state of rillet, found another file, or a damaged one; nothing "
