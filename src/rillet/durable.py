@@ -391,14 +391,16 @@ class _States:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cached: OrderedDict[int, Kept] = OrderedDict()
+        #: Read for the block under way, however many they are: none is read twice.
+        self._working: dict[int, Kept] = {}
 
     def kept(self, layout: Layout, place: int) -> Kept:
         """One key's stream."""
-        found = self._cached.get(place)
+        found = self._cached.get(place) or self._working.get(place)
         if found is None:
             found = self._store.read_stream(layout, place)
             if found.begun:  # What has not begun depends on the layout, which may change.
-                self.put({place: found})
+                self._working[place] = found
         return found
 
     def of(self, layout: Layout, place: int) -> StreamState:
@@ -406,7 +408,8 @@ class _States:
         return self.kept(layout, place).state
 
     def put(self, changed: Mapping[int, Kept]) -> None:
-        """Take over what has been committed."""
+        """Take over what has been committed; the block is done."""
+        self._working.clear()
         for place, kept in changed.items():
             if kept.begun:
                 self._cached[place] = kept

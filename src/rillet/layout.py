@@ -26,8 +26,11 @@ from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold
 
 #: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
-#: The same for each of many keys: stored state holds noise up to the next step, for every key.
+#: The same for each of many keys; with more than some thousand of them fewer, since stored state
+#: holds the noise up to the next step for every key.
 KEYED_RATCHET_EVERY: Final = 2**9
+_LEAST_RATCHET_EVERY: Final = 2**6
+_DRAWN_AHEAD_IN_ALL: Final = 2**22
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Layout:
     epochs: tuple[Epoch, ...]
     statistic: Statistic
     digest: bytes = field(repr=False)
-    keyed: bool = False
+    #: Number of declared keys, each with a stream of this layout; 0 for a stream without a key.
+    keys: int = 0
     shared: SharedThreshold | None = None
 
     def __post_init__(self) -> None:
@@ -151,7 +155,10 @@ class Layout:
     @property
     def ratchet_every(self) -> int:
         """Leaves of the main mechanism under one key."""
-        return KEYED_RATCHET_EVERY if self.keyed else RATCHET_EVERY
+        if not self.keys:
+            return RATCHET_EVERY
+        each = max(_LEAST_RATCHET_EVERY, _DRAWN_AHEAD_IN_ALL // self.keys)
+        return min(KEYED_RATCHET_EVERY, 1 << each.bit_length() - 1)
 
     def ratchet_steps(self, leaf: int) -> int:
         """Steps that the secret has taken once ``leaf`` leaves are complete.

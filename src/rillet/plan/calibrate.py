@@ -49,7 +49,7 @@ def layout_of(plan: Plan) -> Layout:
         epochs=epochs,
         statistic=plan.statistic,
         digest=plan.digest,
-        keyed=bool(plan.keys),
+        keys=len(plan.keys),
     )
 
 
@@ -144,6 +144,6 @@ def _shared_layout(
         epochs=(Epoch(1, most, main.steps, main.cost),),
         statistic=plan.statistic,
         digest=plan.digest,
-        keyed=True,
+        keys=len(plan.keys),
         shared=SharedThreshold(threshold, lag, plan.bounds, budget, cost, look),
     )
