@@ -40,6 +40,7 @@ import numpy as np
 import pytest
 
 from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
+import rillet.state.store
 from rillet import BinaryTree, Plan, Secret
 from rillet.durable import DurableStreams
 from rillet.noise import LatticeNoise
@@ -393,3 +394,19 @@ def test_learning_buffer_is_appended_never_rewritten(tmp_path):
     for block in blocks:
         wanted = block.raw_values.tobytes()
         assert sum(wanted in plain for plain in seen.plain) == 1
+
+
+def test_log_is_cut_while_it_runs(tmp_path, monkeypatch):
+    """Earlier states do not wait for the end of a process that runs for months."""
+    monkeypatch.setattr(rillet.state.store, "_LOG_SECONDS", -1.0)
+    plan, folder = PLANS["tree"](), tmp_path / "live"
+    with watched() as seen, small_chunks(ratchet=16):
+        streams = DurableStreams(folder, plan, secret=SECRET)
+        for block in blocks_of(plan, 150):
+            number, _ = streams.absorb(block)
+            everything = all_bytes(folder)
+            assert not (folder / "state.db-wal").stat().st_size
+            found = [sealed for sealed in seen.sealed if sealed[:16] in everything]
+            # One stream, the progress, the places of sinks, and batches that nobody fetched.
+            assert len(found) == 3 + number
+        streams.close()
