@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
 import rillet.state.store
+from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
 from rillet import BinaryTree, Plan, Secret
 from rillet.durable import DurableStreams
 from rillet.noise import LatticeNoise
