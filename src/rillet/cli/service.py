@@ -108,8 +108,10 @@ def _durable(config: Config, args: argparse.Namespace, stack: ExitStack) -> Dura
     begun = (config.state / "state.db").exists()
     secret = None
     if not begun:
-        # Whatever is wrong with the source is found out before a state is made for it.
-        _close(_source(config, threading.Event(), None))
+        # Whatever is wrong with the source is found out before a state is made for it; but what has
+        # been read from standard input is gone.
+        if config.source.get("path") != "-":
+            _close(_source(config, threading.Event(), None))
         if args.secret is not None:
             secret = open_secret(args.secret)
             _claim(config, args.secret, secret)
