@@ -165,10 +165,11 @@ def test_a_payload_cannot_move_its_neighbours(broker, name):
         np.testing.assert_array_equal(taking.next(), [math.nan] * 3)
 
 
-def test_messages_with_properties(broker, name):
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_messages_with_properties(broker, name, protocol):
     properties = Properties(mqtt.PacketTypes.PUBLISH)
     properties.UserProperty = [("unit", "kWh" * 100)]
-    with Taking(broker, f"{name}/{{k}}", client_id=name) as taking:
+    with Taking(broker, f"{name}/{{k}}", client_id=name, protocol=protocol) as taking:
         publish(broker, [(f"{name}/a", "12.5"), (f"{name}/a", "")], properties=properties)
         np.testing.assert_array_equal(taking.rows(2), [12.5, math.nan])
 
@@ -192,6 +193,15 @@ def test_retained_messages_are_not_taken(broker, name, protocol):
     with Taking(broker, f"{name}/{{k}}", client_id=name, protocol=protocol) as taking:
         publish(broker, [(f"{name}/a", "2")], retain=True)  # as it is published, it counts
         assert taking.rows(1) == [2]
+
+
+def test_retained_messages_match_no_template(broker, name):
+    """Not even one that takes any topic of one level."""
+    publish(broker, [(name, "1")], retain=True)
+    with Taking(broker, "{k}", client_id=name) as taking:
+        publish(broker, [(name, "2")])
+        assert taking.rows(1) == [2]
+    publish(broker, [(name, "")], retain=True)  # forgets it
 
 
 # --- When it is acknowledged -------------------------------------------------------------------
@@ -218,17 +228,35 @@ def test_asking_is_acknowledging(broker, name, protocol):
 def test_messages_wait_while_nobody_is_there(broker, name):
     subscribe(broker, f"{name}/{{k}}", client_id=name)
     publish(broker, [(f"{name}/a", n) for n in range(300)])
-    with Taking(broker, f"{name}/{{k}}", client_id=name, block_rows=100) as taking:
+    options = {"client_id": name, "block_rows": 100, "wait": 10.0, "protocol": "5"}
+    with Taking(broker, f"{name}/{{k}}", **options) as taking:
         assert [len(taking.next()) for _ in range(3)] == [100, 100, 100]
 
 
-def test_a_small_window_moves_on_with_the_acknowledgements(broker, name, monkeypatch):
+@pytest.mark.parametrize(("protocol", "window"), [("5", 10), ("3.1.1", 20)])
+def test_a_small_window_moves_on_with_the_acknowledgements(
+    broker, name, monkeypatch, protocol, window
+):
+    """In version 5 it is ours, in 3.1.1 the broker's: 20 if it is not told otherwise."""
     monkeypatch.setattr(mqtt_link, "RECEIVE_MAXIMUM", 10)
-    subscribe(broker, f"{name}/{{k}}", client_id=name)
-    publish(broker, [(f"{name}/a", n) for n in range(35)])
-    with Taking(broker, f"{name}/{{k}}", client_id=name) as taking:
-        assert len(taking.next()) == 10
-        assert taking.rows(25) == list(range(10, 35))
+    options = {"client_id": name, "protocol": protocol}
+    subscribe(broker, f"{name}/{{k}}", **options)
+    publish(broker, [(f"{name}/a", n) for n in range(65)])
+    with Taking(broker, f"{name}/{{k}}", wait=0.5, **options) as taking:
+        assert len(taking.next()) == window
+        assert taking.rows(65 - window) == list(range(window, 65))
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_a_good_bye_with_messages_unread_loses_no_acknowledgement(tmp_path, name, protocol):
+    options = {"client_id": name, "protocol": protocol, "block_rows": 50, "wait": 5.0}
+    with mosquitto(tmp_path, config_lines=["max_inflight_messages 0"]) as server:
+        subscribe(server, "t/{k}", **options)
+        publish(server, [("t/a", n) for n in range(2000)])
+        for first in range(0, 500, 50):
+            with Taking(server, "t/{k}", **options) as taking:
+                assert taking.next().raw_values.tolist() == list(range(first, first + 50))
+                taking.finish()
 
 
 PROGRAM = """

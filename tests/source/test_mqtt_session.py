@@ -13,19 +13,16 @@ import subprocess
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from itertools import pairwise
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from helpers.servers import HOST, free_port, mosquitto
+from rillet.broker import Broker
 from rillet.errors import InputError, ParameterError
 from rillet.source import DeclaredKeys, MqttSource, mqtt_link
-from rillet.source.mqtt_frames import FrameReader
 from source.test_mqtt import PATIENCE, Taking, address, publish
 
 PASSWORD = "drawer-with-a-lock"
@@ -73,7 +70,7 @@ def test_the_password_comes_from_a_file(locked, tmp_path, protocol):
     message = refused(address(locked), password_file=tmp_path / "wrong", **options)
     assert "ot authori" in message or "password" in message.partition("found")[2].partition(";")[0]
     assert "check client_id, username, password_file" in message
-    with pytest.raises(InputError, match=r"nowhere: expected a readable password_file"):
+    with pytest.raises(InputError, match=r"password_file: expected .*nowhere, found: No such"):
         MqttSource("h", "t", client_id="c", username="m", password_file=tmp_path / "nowhere")
 
 
@@ -98,7 +95,7 @@ def test_a_broker_that_says_so_is_believed():
         fake_broker([CONNACK_5, SUBACK_5 + packet(0xE0, b"\x8e\x00")]) as (place, _),
         pytest.raises(InputError, match="found that another one has taken the session over"),
     ):
-        next(iter(MqttSource(place, "t/{k}", client_id="c")))
+        next(iter(MqttSource(place, "t/{k}", client_id="c", protocol="5")))
 
 
 def test_a_check_takes_nothing_and_disturbs_nobody(broker):
@@ -162,9 +159,7 @@ def test_tls(tmp_path):
         with Taking(server, "t/{k}", **options) as taking:
             with Taking(server, "t/{k}", **{**options, "client_id": "early"}):
                 pass
-            sender = mqtt_link.Broker(HOST, server.port, tls=True, ca_file=str(cert)).client(
-                "sender", "3.1.1", persistent=False
-            )
+            sender = Broker.at(address(server), InputError, ca_file=cert).client("sender", "3.1.1")
             sender.max_inflight_messages_set(1)
             sender.connect(HOST, server.port)
             sender.loop_start()
@@ -223,35 +218,65 @@ CONNACK_311 = packet(0x20, b"\x00\x00")
 SUBACK_5 = packet(0x90, b"\x00\x01\x00\x01")
 SUBACK_311 = packet(0x90, b"\x00\x01\x01")
 MESSAGE_311 = packet(0x32, b"\x00\x03t/a\x00\x07" + b"12.5")
+MESSAGE_5 = packet(0x32, b"\x00\x03t/a\x00\x07\x00" + b"12.5")
 
 
-@pytest.mark.parametrize("answer", [packet(0x20, b"\x00\x01"), packet(0x20, b"\x00\x84\x00"), None])
-def test_an_older_broker_is_spoken_to_in_its_own_way(answer):
-    """It refuses version 5 in the old words or in the new, or hangs up."""
+@pytest.mark.parametrize(
+    ("protocol", "answers"),
+    [
+        ("3.1.1", [CONNACK_311, SUBACK_311 + MESSAGE_311]),
+        ("5", [CONNACK_5, SUBACK_5 + MESSAGE_5]),
+    ],
+)
+def test_acknowledged_and_then_good_bye(protocol, answers):
     stop = threading.Event()
-    with fake_broker([answer], [CONNACK_311, SUBACK_311 + MESSAGE_311]) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="old", stop=stop))
+    with fake_broker(answers) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop, protocol=protocol))
         assert next(blocks).raw_values.tolist() == [12.5]
+        assert len(heard) == 2  # a connection and a subscription
         stop.set()
         assert list(blocks) == []
         end = time.monotonic() + PATIENCE
         while not heard[-1].endswith(b"\xe0\x00"):
             assert time.monotonic() < end
             time.sleep(0.01)
-    assert heard[0][8] == 5
-    assert heard[1][8] == 4
-    assert b"".join(heard[3:]) == b"\x40\x02\x00\x07\xe0\x00"  # acknowledged, then good-bye
+    assert heard[0][8] == {"3.1.1": 4, "5": 5}[protocol]
+    assert b"".join(heard[2:]) == b"\x40\x02\x00\x07\xe0\x00"
 
 
 @pytest.mark.parametrize(
-    ("code", "found"), [(0x87, "Not authorized"), (0x00, "only QoS 0"), (0x97, "reason code 151")]
+    ("protocol", "answer"),
+    [("5", packet(0x20, b"\x00\x01")), ("5", packet(0x20, b"\x00\x84\x00")), ("3.1.1", None)],
+)
+def test_a_broker_that_does_not_speak_the_protocol(protocol, answer):
+    """It refuses in the old words or in the new, or hangs up."""
+    with (
+        fake_broker([answer]) as (place, _),
+        pytest.raises(InputError, match="expected an MQTT broker that lets us in, found: "),
+    ):
+        iter(MqttSource(place, "t/{k}", client_id="old", protocol=protocol))
+
+
+def test_a_topic_that_is_no_text_is_dropped_and_acknowledged():
+    strange = packet(0x32, b"\x00\x03t/\xff\x00\x06" + b"1")
+    stop = threading.Event()
+    with fake_broker([CONNACK_311, SUBACK_311 + strange + MESSAGE_311]) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        assert next(blocks).raw_values.tolist() == [12.5]
+        stop.set()
+        assert list(blocks) == []
+        assert b"".join(heard[2:]).startswith(b"\x40\x02\x00\x06\x40\x02\x00\x07")
+
+
+@pytest.mark.parametrize(
+    ("code", "found"), [(0x87, "Not authorized"), (0x00, "only QoS 0"), (0x97, "Quota exceeded")]
 )
 def test_a_refused_subscription(code, found):
     with (
         fake_broker([CONNACK_5, packet(0x90, b"\x00\x01\x00" + bytes([code]))]) as (place, _),
         pytest.raises(InputError, match=f"found: {found} for the topics t/\\+;"),
     ):
-        iter(MqttSource(place, "t/{k}", client_id="c"))
+        iter(MqttSource(place, "t/{k}", client_id="c", protocol="5"))
 
 
 def test_a_server_that_says_nothing(monkeypatch):
@@ -264,17 +289,38 @@ def test_a_server_that_says_nothing(monkeypatch):
 
 
 def test_a_silent_broker_is_asked_and_then_left(monkeypatch):
-    monkeypatch.setattr(mqtt_link, "PATIENCE", 0.2)
     monkeypatch.setattr(mqtt_link, "KEEP_ALIVE", 1)
     stop = threading.Event()
     with fake_broker([CONNACK_311, SUBACK_311], [CONNACK_311, SUBACK_311 + MESSAGE_311]) as (
         place,
         heard,
     ):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop, protocol="3.1.1"))
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
         assert next(blocks).raw_values.tolist() == [12.5]
-        assert heard[2] == b"\xc0\x00"  # asked half-way through the keep-alive
+        assert heard[2] == b"\xc0\x00"  # asked at the end of the keep-alive
         assert heard[3][:1] == b"\x10"  # and connected again, as no answer came
+        blocks.close()
+
+
+def test_a_broker_that_is_busy_is_asked_again_until_the_stop():
+    busy = [packet(0x20, b"\x00\x03")]
+    stop = threading.Event()
+    with fake_broker([CONNACK_311, SUBACK_311 + b"\x00\x00"], *[busy] * 9) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        threading.Timer(1.0, stop.set).start()
+        assert list(blocks) == []
+        assert len(heard) > 3
+
+
+def test_what_was_discarded_is_waited_for(monkeypatch):
+    """Also if the time to gather ended while the connection was made again."""
+    monkeypatch.setattr(mqtt_link, "KEEP_ALIVE", 1)
+    lost = [CONNACK_311, SUBACK_311 + MESSAGE_311 + b"\x00\x00"]
+    resumed = [packet(0x20, b"\x01\x00"), SUBACK_311, b"\xd0\x00" + MESSAGE_311]
+    with fake_broker(lost, resumed) as (place, heard):
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", wait=0.05))
+        assert next(blocks).raw_values.tolist() == [12.5]
+        assert len(heard) == 5  # twice a connection and a subscription, and a sign of life
         blocks.close()
 
 
@@ -284,69 +330,11 @@ def test_nonsense_from_a_broker_ends_the_connection_only(nonsense):
     begin = [CONNACK_311, SUBACK_311 + MESSAGE_311]
     stop = threading.Event()
     with fake_broker([*begin, nonsense], begin) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", protocol="3.1.1", stop=stop))
+        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
         assert [next(blocks).raw_values.tolist() for _ in range(2)] == [[12.5], [12.5]]
         assert heard[2] == b"\x40\x02\x00\x07"
         stop.set()
         assert list(blocks) == []
-
-
-# --- Packets -----------------------------------------------------------------------------------
-
-
-def variable(value):
-    """A length in the protocol's notation."""
-    out = bytearray()
-    while True:
-        value, digit = divmod(value, 128)
-        out.append(digit | (128 if value else 0))
-        if not value:
-            return bytes(out)
-
-
-def encoded(message, version_5):
-    topic, payload, number, retained, extra = message
-    body = len(topic).to_bytes(2, "big") + topic
-    body += number.to_bytes(2, "big") if number else b""
-    body += variable(len(extra)) + extra if version_5 else b""
-    body += payload
-    first = 0x30 | (2 if number else 0) | retained
-    return bytes([first]) + variable(len(body)) + body
-
-
-messages = st.lists(
-    st.tuples(
-        st.binary(min_size=1, max_size=200),
-        st.binary(max_size=40) | st.binary(min_size=1, max_size=3).map(lambda b: b * 9000),
-        st.integers(0, 65535),
-        st.booleans(),
-        st.binary(max_size=4) | st.just(b"x" * 200),
-    ),
-    max_size=6,
-)
-
-
-@given(messages=messages, version_5=st.booleans(), cuts=st.lists(st.integers(0, 30000)))
-def test_packets_are_cut_out_wherever_the_bytes_are_parted(messages, version_5, cuts):
-    stream = b"".join(encoded(m, version_5) + b"\xd0\x00" for m in messages)
-    reader = FrameReader(properties=version_5)
-    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    for first, last in pairwise(places):
-        reader.feed(stream[first:last])
-    found = reader.messages
-    assert found.raw_topics == [b"" if m[3] else m[0] for m in messages]
-    assert found.raw_payloads == [m[1] for m in messages]
-    assert found.raw_numbers == [m[2] for m in messages]
-    assert reader.answers == [(0xD0, b"")] * len(messages)
-
-
-@given(st.lists(st.binary(max_size=30)), st.booleans())
-def test_any_bytes_are_packets_or_refused(chunks, version_5):
-    reader = FrameReader(properties=version_5)
-    with contextlib.suppress(ValueError):
-        for chunk in chunks:
-            reader.feed(chunk)
-    assert len({len(each) for each in reader.messages}) == 1
 
 
 # --- What must not be seen, and parameters --------------------------------------------------------
@@ -383,6 +371,7 @@ def test_nothing_private_is_logged_or_shown(broker, caplog, capfd):
         *(({"wait": value}, "wait") for value in (-1, 61, "1", True)),
         ({"block_rows": 0}, "block_rows"),
         ({"protocol": "4"}, "protocol"),
+        ({"protocol": "auto"}, "protocol"),
         ({"password_file": "p"}, "username"),
     ],
 )

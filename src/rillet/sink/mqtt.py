@@ -10,11 +10,10 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from rillet.broker import Broker, check_protocol, reason_of
 from rillet.errors import OutputError, ParameterError
-from rillet.extras import import_extra
 from rillet.release import Key
 from rillet.sink.base import Place
 from rillet.sink.spelling import key_text, spell
@@ -22,7 +21,6 @@ from rillet.table import ReleaseTable
 
 __all__ = ["MqttSink", "escape_level"]
 
-_PORT, _TLS_PORT = 1883, 8883
 _KEEP_ALIVE = 60
 _FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
 #: Seconds between two looks at whether acknowledgements still come.
@@ -117,21 +115,21 @@ class MqttSink:
         patience: float = 30.0,
         place: Place | None = None,
     ) -> None:
-        self._mqtt = import_extra(
-            "paho.mqtt.client", package="paho-mqtt", extra="mqtt", purpose="to publish by MQTT"
+        self._broker = Broker.at(
+            address,
+            OutputError,
+            username=username,
+            password_file=password_file,
+            tls=tls,
+            ca_file=ca_file,
         )
-        if protocol not in ("5", "3.1.1"):
-            raise ParameterError("protocol", "5 or 3.1.1", protocol)
-        self._tls = tls or ca_file is not None
-        self._host, self._port = _host_and_port(address, _TLS_PORT if self._tls else _PORT)
+        self._protocol = check_protocol(protocol)
         self._levels = _levels(topic, key_columns)
         self._columns = tuple(key_columns)
-        self.name = f"topic {topic} on {self._host}:{self._port}"
+        self.name = f"topic {topic} on {self._broker.address}"
         if place is not None:
             raise OutputError(f"{self.name}: expected no place, found {dict(place)}")
-        self._retain, self._client_id, self._protocol = retain, client_id, protocol
-        self._username, self._ca_file = username, ca_file
-        self._password = None if password_file is None else _password(password_file)
+        self._retain, self._client_id = retain, client_id
         self._patience = patience
         self._topics: dict[Key, str] = {}
         self._closed = False
@@ -199,21 +197,13 @@ class MqttSink:
 
     def _connected(self) -> _Link:
         if self._link is None:
-            client = self._mqtt.Client(
-                self._mqtt.CallbackAPIVersion.VERSION2,
-                client_id=self._client_id,
-                protocol=self._mqtt.MQTTv5 if self._protocol == "5" else self._mqtt.MQTTv311,
-            )
+            client = self._broker.client(self._client_id, self._protocol)
             client.reconnect_delay_set(_FIRST_PAUSE, _LONGEST_PAUSE)
-            if self._username is not None:
-                client.username_pw_set(self._username, self._password)
             link = _Link(client, self._patience)
             try:
-                if self._tls:
-                    client.tls_set(ca_certs=None if self._ca_file is None else str(self._ca_file))
-                problem = link.connect(self._host, self._port)
+                problem = link.connect(self._broker.host, self._broker.port)
             except (OSError, ValueError) as error:
-                problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                problem = reason_of(error)
             if problem is not None:
                 link.disconnect()
                 raise OutputError(
@@ -315,22 +305,3 @@ def _levels(template: str, key_columns: Sequence[str]) -> list[tuple[str, bool]]
             raise ParameterError("topic", "the names key0, key1, … or statistic", match[1])
         levels.append((level, True) if match is None else (match[1], False))
     return levels
-
-
-def _host_and_port(address: str, default: int) -> tuple[str, int]:
-    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]+))(?::(\d{1,5}))?", address)
-    port = default if match is None or match[3] is None else int(match[3])
-    if match is None or not 0 < port < 65_536:
-        raise ParameterError("address", 'a host and a port, as "127.0.0.1:1883"', address)
-    return match[1] or match[2], port
-
-
-def _password(path: str | os.PathLike[str]) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, UnicodeError, IndexError) as error:
-        reason = getattr(error, "strerror", None) or "no text in it"
-        raise OutputError(
-            f"password_file: expected a file with the password in its first line, "
-            f"{os.fspath(path)}, found: {reason}"
-        ) from None

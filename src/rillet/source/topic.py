@@ -130,6 +130,8 @@ class TopicTable(dict[bytes, int]):
             (template.filled([str(part).strip() for part in key]).encode(), place)
             for place, key in enumerate(declared)
         )
+        # No message is published there, whatever a name in braces would match.
+        self[b""] = NO_MATCH
 
     def __missing__(self, raw_topic: bytes) -> int:
         raw_match = self._template.pattern.fullmatch(raw_topic)
