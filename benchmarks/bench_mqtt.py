@@ -66,10 +66,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _client(name: str) -> Any:
     import paho.mqtt.client as mqtt
+    from paho.mqtt.enums import CallbackAPIVersion
 
-    client = mqtt.Client(
-        mqtt.CallbackAPIVersion.VERSION2, name, clean_session=False, manual_ack=True
-    )
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name, clean_session=False, manual_ack=True)
     client.max_inflight_messages_set(MESSAGES)
     return client
 
