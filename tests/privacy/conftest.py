@@ -1,0 +1,5 @@
+"""One broker for all tests here."""
+
+from helpers.servers import broker
+
+__all__ = ["broker"]

@@ -1,0 +1,477 @@
+"""No private value in any log, message, metric, repr, file or crash dump.
+
+Values that occur nowhere else are fed through every source, while things go wrong; then everything
+that the process wrote is searched for them, in every form in which a program writes a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.servers import free_port
+from privacy.markers import DROPPED, NAME, VALUES, Written, long_forms, short_forms
+from rillet import Plan, Secret
+from rillet.cli import main
+from rillet.durable import DurableStreams
+from rillet.job import MemoryStreams
+from rillet.keyed import Pool
+from rillet.source import Block, Position
+from rillet.state.store import Change, Kept
+from rillet.strategy import BinaryTree
+from rillet.threshold import FixedThreshold
+
+KEYS = (("north",), ("south",))
+PLAN = Plan(
+    epsilon=0.5,
+    upper=2000.0,
+    length=400,
+    lag=0,
+    threshold=FixedThreshold(),
+    strategy=BinaryTree(),
+    keys=KEYS,
+)
+LEARNING = Plan(epsilon=0.5, delta=2**-20, upper=2000.0, length=400, lag=60, keys=KEYS)
+INPUTS = ("in.csv", "in.jsonl", "in.parquet", "run.toml", "given.json")
+
+
+def rows() -> list[tuple[str, float]]:
+    """Markers among ordinary values, of declared keys and of another."""
+    random = np.random.default_rng(2)
+    found = [
+        (str(random.choice(["north", "south"])), float(value))
+        for value in random.exponential(20.0, 150).round(3)
+    ]
+    for number, value in enumerate(VALUES * 3):
+        found.insert(10 * number + 3, (("north", "south")[number % 2], value))
+    for number in range(DROPPED):
+        found.insert(4 * number, (NAME, VALUES[number % len(VALUES)]))
+    return found
+
+
+ROWS = rows()
+
+
+def give(folder: Path, kind: str, data=None) -> None:
+    data = ROWS if data is None else data
+    if kind == "csv":
+        text = "".join(f"{key},{value!r}\n" for key, value in data)
+        (folder / "in.csv").write_text("k,x\n" + text)
+    elif kind == "jsonl":
+        lines = [json.dumps({"k": key, "x": value}) for key, value in data]
+        # And some that are no objects at all.
+        lines[20:20] = [f'{{"k": "north", "x": "{VALUES[0]!r}', f"{VALUES[1]!r}", f"[{VALUES[0]!r}"]
+        (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        keys, values = zip(*data, strict=True)
+        table = pyarrow.table({"k": list(keys), "x": list(values)})
+        parquet.write_table(table, folder / "in.parquet")
+
+
+def configure(folder: Path, source: str, *, plan: Plan = PLAN, more: str = "", state=True) -> None:
+    (folder / "given.json").write_text(plan.to_json())
+    durable = '[state]\nfolder = "live"\n' if state else ""
+    (folder / "run.toml").write_text(
+        f'[plan]\nfile = "given.json"\n[source]\n{source}\n'
+        f'[keys]\ncolumns = ["k"]\nvalues = ["north", "south"]\n{durable}'
+        f'[[sink]]\nkind = "jsonl"\npath = "out.jsonl"\n{more}'
+    )
+
+
+def start(folder: Path, *options: str, code: str = "", stdin: bytes | None = None):
+    """The command in a process of its own, after some code that makes trouble."""
+    program = f"{code}\nimport sys\nfrom rillet.cli import main\nsys.exit(main(sys.argv[1:]))"
+    environment = {name: value for name, value in os.environ.items() if name != "RILLET_TRACEBACK"}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-X", "faulthandler", "-W", "always", "-c", program),
+            *("run", "--config", "run.toml", "--log-level", "debug", *options),
+        ],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def written(folder: Path, out: bytes, err: bytes) -> Written:
+    found = Written({"standard output": out, "standard error": err})
+    found.take_folder(folder, leave_out=INPUTS)
+    return found
+
+
+# --- The search finds what is there --------------------------------------------------------------
+
+
+def test_search_finds_every_form(tmp_path):
+    import base64
+
+    for value in VALUES:
+        raw = np.array([value])
+        little, big = raw.astype("<f8").tobytes(), raw.astype(">f8").tobytes()
+        for shift in range(7):
+            before = os.urandom(shift)
+            for content in (little, big):
+                forms = long_forms(value)
+                for text in (
+                    before + content,
+                    (before + content + b"rest").hex().encode(),
+                    (before + content).hex().upper().encode(),
+                    base64.b64encode(before + content + b"and the rest"),
+                    f"found {value!r} here".encode(),
+                    f"found {value:.6g} here".encode(),
+                    json.dumps({"value": round(value, 2)}).encode(),
+                    repr(np.float64(value)).encode(),
+                    str([value]).encode(),
+                ):
+                    assert any(form in text for form in forms.values()), text
+    from rillet.grid import Grid
+
+    for value in VALUES[:2]:
+        unit = Grid(0.0, 2000.0, PLAN.layout.epochs[0].steps).quantise(np.array([value]))
+        forms = {**long_forms(value, PLAN), **short_forms(value, PLAN)}
+        for text in (
+            unit.astype("<i8").tobytes(),
+            unit.astype(">i8").tobytes(),
+            unit.astype("<i4").tobytes(),
+            str(unit.tolist()).encode(),
+            base64.b64encode(b"a" + unit.astype("<i8").tobytes() + b"b"),
+            np.array([value], "<f4").tobytes(),
+        ):
+            assert any(form in text for form in forms.values()), text
+
+
+def test_check_fails_where_something_is_written(tmp_path):
+    for content in (f"x={VALUES[0]:.6g}", NAME, str(np.array(VALUES[1]).tobytes().hex())):
+        with pytest.raises(AssertionError):
+            Written({"log": content.encode()}).check(PLAN)
+    Written({"log": b"12 observations, 7 releases"}).check(PLAN)
+
+
+# --- Every source --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "plan"),
+    [
+        ("csv", "text", PLAN),
+        ("csv", "json", LEARNING),
+        ("jsonl", "json", PLAN),
+        ("parquet", "text", LEARNING),
+    ],
+    ids=["csv", "csv, learned", "jsonl", "parquet, learned"],
+)
+def test_files(tmp_path, kind, form, plan):
+    give(tmp_path, kind)
+    configure(tmp_path, f'path = "in.{kind}"\ncolumn = "x"\nblock_rows = 50', plan=plan)
+    process = start(tmp_path, "--log-format", form)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"committed" in err
+    assert b"arning" not in err
+    found = written(tmp_path, out, err)
+    assert {"live/state.db", "live/releases.db", "live/plan.json", "out.jsonl"} <= set(found.files)
+    found.check(PLAN)
+    check_dropped(err)
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_standard_input(tmp_path, state):
+    give(tmp_path, "csv")
+    configure(tmp_path, 'path = "-"\ncolumn = "x"\nformat = "csv"', state=state)
+    process = start(tmp_path)
+    out, err = process.communicate((tmp_path / "in.csv").read_bytes(), timeout=60)
+    assert process.returncode == 0, err
+    written(tmp_path, out, err).check(PLAN)
+    check_dropped(err)
+
+
+def check_dropped(err: bytes) -> None:
+    """How many rows were dropped, or how many there were, is in no number that was printed."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "", err.decode())
+    text = re.sub(r'"time": [0-9.]+', "", text)
+    text = re.sub(r"[0-9.]+ s \([0-9,]+ observations a second\)", "", text)
+    assert "rillet" in text
+    numbers = {number.replace(",", "") for number in re.findall(r"\d[\d,]*", text)}
+    assert str(DROPPED) not in numbers
+    assert str(len(ROWS)) not in numbers
+
+
+def wait_for(path: Path, process, what, seconds=30.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGKILL])
+def test_signals_metrics_and_dumps_while_following(tmp_path, how):
+    """SIGABRT makes the interpreter dump its stacks, as any crash would."""
+    give(tmp_path, "csv")
+    port = free_port()
+    more = f'[metrics]\naddress = "127.0.0.1:{port}"\n'
+    configure(tmp_path, 'path = "in.csv"\ncolumn = "x"\nfollow = true', more=more, plan=PLAN)
+    process = start(tmp_path)
+    out = tmp_path / "out.jsonl"
+    wait_for(out, process, lambda: out.exists() and out.stat().st_size > 1000)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read()
+    assert b"rillet_observations" in metrics
+    process.send_signal(how)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == (0 if how in (signal.SIGTERM, signal.SIGINT) else -how)
+    if how == signal.SIGABRT:
+        assert b"Fatal Python error" in err
+    found = written(tmp_path, said, err)
+    found.texts["metrics"] = metrics
+    found.check(PLAN)
+    assert not list(tmp_path.rglob("core*"))
+
+
+def test_broker(tmp_path, broker):
+    """Payloads and topics, also of a key that was not declared."""
+    paho = pytest.importorskip("paho.mqtt.client")
+    name = f"markers-{os.getpid()}"
+    source = (
+        f'kind = "mqtt"\naddress = "{broker.host}:{broker.port}"\ntopic = "{name}/{{k}}"\n'
+        f'client_id = "{name}"\nfield = "x"\nsequence = "n"'
+    )
+    configure(tmp_path, source)
+    process = start(tmp_path, "--log-format", "json")
+    wait_for(tmp_path, process, lambda: (tmp_path / "live" / "releases.db").exists())
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    client.connect(broker.host, broker.port)
+    client.loop_start()
+    for number, (key, value) in enumerate(ROWS):
+        payload = json.dumps({"x": value, "n": number})
+        payload = payload if number % 9 else f'{{"x": {value!r}, '  # and broken ones
+        client.publish(f"{name}/{key}", payload, qos=1).wait_for_publish(10)
+    out = tmp_path / "out.jsonl"
+    wait_for(out, process, lambda: out.exists() and out.read_bytes().count(b"\n") > 50)
+    client.disconnect()
+    client.loop_stop()
+    process.send_signal(signal.SIGTERM)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    written(tmp_path, said, err).check(PLAN)
+
+
+# --- When something goes wrong -------------------------------------------------------------------
+
+#: Code that makes trouble, and the exit code that it leads to.
+TROUBLE = {
+    "engine": (
+        """
+import rillet.keyed
+def fail(layout, keys, state_of, key_of, raw):
+    raise ValueError(f'cannot absorb {raw.tolist()} of {key_of}')
+rillet.keyed.step_many = fail
+""",
+        1,
+    ),
+    "engine, in the middle": (
+        """
+import rillet.step, rillet.strategy.tree as tree
+encode, calls = tree.TreeEncoder.encode, []
+def fail(self, state, first, exact_leaves):
+    calls.append(1)
+    if len(calls) > 5: raise ArithmeticError(exact_leaves.tolist())
+    return encode(self, state, first, exact_leaves)
+tree.TreeEncoder.encode = fail
+""",
+        1,
+    ),
+    "chained": (
+        """
+import rillet.grid
+def fail(self, raw):
+    try: raise KeyError(raw.tolist())
+    except KeyError as error: raise RuntimeError(str(raw.max())) from error
+rillet.grid.Grid.quantise = fail
+""",
+        1,
+    ),
+    "sealing": (
+        """
+from rillet.noise import Secret
+def fail(self, content, *, associated): raise MemoryError(content)
+import rillet.durable, rillet.state.store as store
+commit = store.Store.commit
+def later(self, change, batch):
+    if batch: Secret.seal = fail
+    return commit(self, change, batch)
+store.Store.commit = later
+""",
+        1,
+    ),
+    "sink": (
+        """
+from rillet.sink.file import FileSink
+from rillet.errors import OutputError
+def fail(self, table): raise OutputError('out.jsonl: out of order')
+FileSink.deliver = fail
+""",
+        5,
+    ),
+    "sink, unforeseen": (
+        """
+from rillet.sink.file import FileSink
+def fail(self, table): raise ZeroDivisionError('what?')
+FileSink.deliver = fail
+""",
+        1,
+    ),
+    "disk": (
+        """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+""",
+        5,
+    ),
+    "database": (
+        """
+import sqlite3, rillet.state.store as store
+put = store.Store._put_progress
+def fail(self, progress):
+    if progress['observations']: raise sqlite3.DatabaseError(str(progress))
+    put(self, progress)
+store.Store._put_progress = fail
+""",
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_errors_in_the_middle(tmp_path, trouble):
+    code, expected = TROUBLE[trouble]
+    give(tmp_path, "csv", ROWS * 3)
+    configure(tmp_path, 'path = "in.csv"\ncolumn = "x"\nblock_rows = 40')
+    process = start(tmp_path, code=code)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == expected, err.decode()
+    assert b"Traceback" not in err
+    if expected == 1:
+        assert b"unforeseen" in err
+    written(tmp_path, out, err).check(PLAN)
+
+
+def test_other_input_is_refused_without_a_word_of_it(tmp_path):
+    give(tmp_path, "csv")
+    configure(tmp_path, 'path = "in.csv"\ncolumn = "x"')
+    process = start(tmp_path)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    give(tmp_path, "csv", [*ROWS[:-1], ("north", VALUES[0] + 1e-3)])
+    process = start(tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    written(tmp_path, out, err).check(PLAN)
+    check_dropped(err)
+
+
+# --- Objects -------------------------------------------------------------------------------------
+
+
+def block(values=VALUES) -> Block:
+    key_of = np.array([0, 1, 0, -1])
+    rows = 20 + DROPPED
+    return Block(np.array(values), Position(rows + 4), None, Position(rows), key_of)
+
+
+def test_repr_of_everything_that_holds_data(tmp_path):
+    raw = np.array(VALUES)
+    shown = {}
+    for name, plan in (("fixed", PLAN), ("learning", LEARNING)):
+        stream = plan.open(secret=Secret.for_tests(1), key=("north",))
+        stream.update_many(raw)
+        state = stream._settled()
+        many = plan.open_many(secret=Secret.for_tests(1))
+        many.update_many([("north",), (NAME,), ("south",), ("north",)], raw)
+        memory = MemoryStreams(plan, Secret.for_tests(1))
+        memory.absorb(block())
+        durable = DurableStreams(tmp_path / name, plan, secret=Secret.for_tests(1))
+        durable.absorb(Block(raw, Position(4), None, Position(0), np.array([0, 1, 0, -1])))
+        change = Change({"source": VALUES}, {0: Kept(state)}, {(0, 0): raw.tobytes()}, [], b"x")
+        for thing in (
+            *(stream, state, many, many._keyed, memory, durable, durable._keyed, durable._states),
+            *(durable._store, change, Kept(state), durable.plan, stream.ledger, stream.secret),
+        ):
+            shown[f"{name}: {type(thing).__name__}"] = repr(thing) + str(thing) + f"{thing}"
+        durable.close()
+    pool = Pool(Secret.for_tests(1), (np.array([0]),), (raw,))
+    for thing in (block(), pool):
+        shown[type(thing).__name__] = repr(thing)
+    assert len(shown) > 20
+    Written({name: text.encode() for name, text in shown.items()}).check(PLAN)
+    for text in shown.values():
+        assert Secret.for_tests(1)._material.hex() not in text
+
+
+# --- Sizes and lines -----------------------------------------------------------------------------
+
+
+def outcome(folder: Path, data, plan: Plan, block_rows: int = 10_000):
+    """Sizes of everything that is in the clear, and the lines of the log without times."""
+    folder.mkdir()
+    give(folder, "csv", data)
+    configure(folder, f'path = "in.csv"\ncolumn = "x"\nblock_rows = {block_rows}', plan=plan)
+    Secret(bytes(32)).save(folder / "secret")
+    said = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stderr(said):
+        options = ["--log-level", "debug", "--secret", "secret"]
+        assert main(["run", "--config", "run.toml", *options]) == 0
+    sizes = {}
+    with contextlib.closing(sqlite3.connect(folder / "live" / "state.db")) as connection:
+        for table in ("progress", "streams", "learning", "outbox", "sinks"):
+            query = f"SELECT length(sealed) FROM {table}"
+            sizes[table] = [size for (size,) in connection.execute(query)]
+    sizes["files"] = {
+        path.name: path.stat().st_size for path in folder.rglob("*") if path.name not in INPUTS
+    }
+    del sizes["files"]["secret.uses"]
+    log = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "", said.getvalue())
+    log = re.sub(r"[0-9.]+ s \([0-9,]+ observations a second\)", "", log)
+    # Two threads write to it.
+    return sizes, sorted(log.splitlines())
+
+
+def test_one_value_changes_no_size_and_no_line(tmp_path):
+    """In a learning buffer, and in a leaf that is not complete."""
+    plan = Plan(epsilon=0.5, upper=2000.0, length=4000, every=150, lag=160, keys=KEYS)
+    data = [(key, value) for key, value in ROWS if key != NAME][:150]
+    first = outcome(tmp_path / "first", data, plan)
+    for number, value in enumerate((0.0, VALUES[3], float("nan"))):
+        changed = [*data[:70], (data[70][0], value), *data[71:]]
+        assert outcome(tmp_path / str(number), changed, plan) == first
+
+
+@pytest.mark.parametrize("plan", [PLAN, LEARNING], ids=["fixed", "learned"])
+def test_which_rows_are_undeclared_changes_no_size_and_no_line(tmp_path, plan):
+    declared = [row for row in ROWS if row[0] != NAME]
+    first = outcome(tmp_path / "first", ROWS, plan)
+    others = {
+        "none": declared,
+        "at the end": [*declared, *[(NAME, 1.0)] * 5000],
+        "at the front": [*[("", 7.5)] * 123, *declared],
+    }
+    for name, data in others.items():
+        assert outcome(tmp_path / name, data, plan) == first, name
