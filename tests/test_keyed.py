@@ -1,0 +1,479 @@
+"""Many keys under one plan: each is the stream that it would be alone, whatever comes between."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+import rillet.keyed
+from helpers.streams import DELTA, SECRET, awkward_values, recorded, small_chunks
+from rillet import BinaryTree, Plan
+from rillet.durable import DurableStreams
+from rillet.errors import BudgetExceeded, NotReady, ParameterError
+from rillet.job import MemoryStreams
+from rillet.privacy import Cost, Guarantee
+from rillet.sink.sqlite import SqliteSink
+from rillet.source import Block, Position
+from rillet.strategy.elders import SignedDigitTree
+from rillet.table import ReleaseTable
+from rillet.threshold import FixedThreshold, Range, SmoothQuantile, TailHistogram
+
+KEYS = (("north", 1), ("south", 3), ("south", "north"))
+COUNT = 260
+
+
+def keyed(**more) -> Plan:
+    fields = {"epsilon": 1.0, "upper": 100.0, "length": 100, "keys": KEYS, **more}
+    return Plan(**fields)
+
+
+PLANS = {
+    "tree": lambda: keyed(lag=0, threshold=FixedThreshold(), strategy=BinaryTree()),
+    "tree, every 7": lambda: keyed(lag=0, threshold=FixedThreshold(), every=7),
+    "elders, learned": lambda: keyed(lag=20),
+    "elders, learned, every 4": lambda: keyed(lag=20, every=4),
+    "toeplitz": lambda: keyed(lag=15, delta=DELTA),
+    "backfilled": lambda: keyed(
+        lag=21, every=5, delta=DELTA, backfill=True, threshold=SmoothQuantile(), refresh=None
+    ),
+    "no end known": lambda: keyed(lag=20, length=None),
+}
+SHARED = {
+    "tail": lambda: keyed(lag=60, shared_threshold=True),
+    "tail, tree": lambda: keyed(lag=60, shared_threshold=True, strategy=BinaryTree()),
+    "smooth": lambda: keyed(
+        lag=60,
+        delta=DELTA,
+        shared_threshold=True,
+        threshold=SmoothQuantile(),
+        strategy=SignedDigitTree(),
+        every=3,
+    ),
+    "toeplitz": lambda: keyed(lag=60, delta=DELTA, shared_threshold=True),
+}
+
+
+def data(count: int = COUNT, seed: int = 4):
+    random = np.random.default_rng(seed)
+    return random.integers(-1, len(KEYS), count), awkward_values(count, seed)
+
+
+def columns(table) -> np.ndarray:
+    names = ("t", "sum", "unit_std", "threshold", "clip_lower", "clipped_share")
+    return np.array([np.asarray(getattr(table, name), np.float64) for name in names])
+
+
+def fed(plan: Plan, key_of, values, cuts=()) -> tuple[rillet.KeyedStreams, ReleaseTable | None]:
+    streams = plan.open_many(secret=SECRET)
+    edges = sorted({0, len(values), *cuts})
+    tables = [streams.update_many(key_of[a:b], values[a:b]) for a, b in pairwise(edges)]
+    tables = [table for table in tables if table is not None]
+    return streams, ReleaseTable.join(tables) if tables else None
+
+
+CUTS = st.sets(st.integers(0, COUNT), max_size=12)
+
+
+# --- The same as separate streams ----------------------------------------------------------------
+
+
+@lru_cache
+def alone(name: str) -> tuple[Plan, dict[tuple[object, ...], rillet.Stream], dict]:
+    """Each key's own stream, and what it releases."""
+    plan, streams, released = PLANS[name](), {}, {}
+    key_of, values = data()
+    for place, key in enumerate(KEYS):
+        stream = streams[key] = plan.open(secret=SECRET, key=key)
+        released[key] = columns(stream.update_many(values[key_of == place]))
+        if stream.backfill is not None:
+            released[key] = np.hstack([columns(stream.backfill[:-1]), released[key]])
+    return plan, streams, released
+
+
+@pytest.mark.parametrize("name", PLANS)
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
+@given(cuts=CUTS)
+@example(cuts=set())
+@example(cuts=set(range(COUNT)))
+def test_equals_one_stream_for_each_key(name, cuts):
+    with small_chunks(ratchet=16):
+        plan, separate, released = alone(name)
+        key_of, values = data()
+        streams, table = fed(plan, key_of, values, cuts)
+        assert table is not None
+        for key, stream in separate.items():
+            own = columns(table)[:, table.key_of == table.keys.index(key)]
+            assert np.array_equal(own, released[key], equal_nan=True)
+            assert streams.release(key) == stream.release()
+            assert streams.t(key) == stream.t
+            assert str(streams.ledger(key)) == str(stream.ledger)
+        assert streams.observations == int((key_of >= 0).sum())
+
+
+@lru_cache
+def whole(name: str) -> tuple[Plan, bytes]:
+    plan = SHARED[name.removeprefix("shared ")]() if name[:6] == "shared" else PLANS[name]()
+    return plan, fed(plan, *data())[1].to_bytes()
+
+
+@pytest.mark.parametrize("name", [*PLANS, *(f"shared {name}" for name in SHARED)])
+@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
+@given(cuts=CUTS)
+def test_table_does_not_depend_on_cuts(name, cuts):
+    with small_chunks(ratchet=16):
+        plan, expected = whole(name)
+        _, parts = fed(plan, *data(), cuts)
+        assert parts.to_bytes() == expected
+
+
+def test_one_at_a_time():
+    plan = PLANS["elders, learned"]()
+    key_of, values = data()
+    many, table = fed(plan, key_of, values)
+    one = plan.open_many(secret=SECRET)
+    latest = [
+        release
+        for place, value in zip(key_of, values, strict=True)
+        if (release := one.update(KEYS[place] if place >= 0 else ("nobody",), value)) is not None
+    ]
+    assert latest == list(table)
+    assert one.rollup() == many.rollup()
+
+
+def test_order_is_that_of_the_observations_that_completed_releases():
+    plan = PLANS["tree"]()
+    key_of, values = data()
+    _, table = fed(plan, key_of, values)
+    declared = key_of[key_of >= 0]
+    assert [table.keys[place] for place in table.key_of] == [KEYS[place] for place in declared]
+
+
+# --- Undeclared keys, lengths, secrets -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tree", "elders, learned", "shared"])
+def test_undeclared_keys_change_nothing(name):
+    plan = SHARED["tail"]() if name == "shared" else PLANS[name]()
+    key_of, values = data()
+    declared = key_of >= 0
+    streams, table = fed(plan, key_of[declared], values[declared])
+    others = np.insert(key_of, [0, 5, 5, 100], [-1, -1, len(KEYS), 10**6])
+    noisy = np.insert(values, [0, 5, 5, 100], [1e9, np.nan, 3.0, -1.0])
+    more, same = fed(plan, others, noisy)
+    assert same.to_bytes() == table.to_bytes()
+    assert repr(more) == repr(streams)
+    assert more.observations == streams.observations
+    # By name: also names that are parts of declared ones, or of another type.
+    fresh = plan.open_many(secret=SECRET)
+    for key in (("nobody",), (), ("north", "1"), ("north",), (1, "north"), ("north", 1, "")):
+        assert fresh.update(key, 1.0) is None
+    assert fresh.observations == 0
+    with pytest.raises(NotReady):
+        fresh.rollup()
+
+
+def test_asking_for_an_undeclared_key_is_an_error():
+    streams = PLANS["tree"]().open_many()
+    for ask in (streams.release, streams.t, streams.ledger):
+        with pytest.raises(ParameterError, match="one of the declared keys"):
+            ask(("nobody",))
+    with pytest.raises(NotReady):
+        streams.release(KEYS[0])
+    with pytest.raises(ParameterError, match="one a value"):
+        streams.update_many([KEYS[0]], [1.0, 2.0])
+
+
+def test_each_key_has_its_own_length():
+    plan = keyed(lag=0, threshold=FixedThreshold(), length=10)
+    streams = plan.open_many(secret=SECRET)
+    table = streams.update_many([KEYS[0]] * 25 + [KEYS[1]] * 4, np.ones(29))
+    assert [streams.t(key) for key in KEYS] == [10, 4, 0]
+    assert len(table) == 14
+    assert streams.update(KEYS[0], 5.0) is None
+    assert streams.update(KEYS[1], 5.0).t == 5
+    assert streams.observations == 15
+
+
+def test_keys_have_secrets_and_noise_of_their_own():
+    plan = PLANS["tree"]()
+    streams = plan.open_many(secret=SECRET)
+    secrets = list(streams._secrets.values())
+    assert len({secret.scope for secret in secrets}) == len(KEYS)
+    assert len({secret._material for secret in secrets}) == len(KEYS)
+    count = 60
+    table = streams.update_many(np.tile(np.arange(3), count), np.full(3 * count, 5.0))
+    noise = np.array([table.sum[table.key_of == place] for place in range(3)])
+    steps = np.diff(noise, axis=1)
+    # The same data for each: what differs is noise, and it differs everywhere.
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert not np.isin(steps[one], steps[other]).any()
+        correlation = np.corrcoef(steps[one], steps[other])[0, 1]
+        assert abs(correlation) < 5 / np.sqrt(count)
+    again = plan.open_many(secret=SECRET, run="another")
+    other = again.update_many(np.tile(np.arange(3), count), np.full(3 * count, 5.0))
+    assert not np.isin(other.sum, table.sum).any()
+
+
+def test_each_draw_of_each_key_is_made_once():
+    plan = PLANS["elders, learned"]()
+    with recorded() as recording, pytest.MonkeyPatch.context() as patch:
+        seen: set[tuple[object, ...]] = set()
+        draw = rillet.noise.LatticeNoise.draw
+
+        def once(self, start, count):
+            for index in range(start, start + count):
+                address = (self.secret._material, self.purpose, index)
+                assert address not in seen
+                seen.add(address)
+            return draw(self, start, count)
+
+        patch.setattr(rillet.noise.LatticeNoise, "draw", once)
+        fed(plan, *data(), cuts=(3, 50, 51, 200))
+    assert len(seen) > 300
+    assert recording.draws
+
+
+# --- Roll-ups ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statistic", ["mean", "sum"])
+def test_rollup_adds_up_and_agrees_with_the_database(tmp_path, statistic):
+    from rillet.statistic import STATISTICS
+
+    plan = keyed(lag=20, statistic=STATISTICS[statistic]())
+    key_of, values = data()
+    streams, table = fed(plan, key_of, values)
+    latest = [streams.release(key) for key in KEYS]
+    rollup = streams.rollup()
+    assert rollup.t == sum(release.t for release in latest)
+    assert rollup.sum == sum(release.sum for release in latest)
+    variance = sum(release.sum_noise_std**2 for release in latest)
+    assert rollup.sum_noise_std == pytest.approx(variance**0.5, rel=1e-12)
+    assert f"added up over {len(KEYS)} keys" in rollup.post_processing
+    sink = SqliteSink(tmp_path / "releases.db")
+    for start in range(0, len(table), 50):
+        sink.deliver(table[start : start + 50])
+    sink.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "releases.db")) as connection:
+        connection.row_factory = sqlite3.Row
+        (row,) = connection.execute("SELECT * FROM rollup").fetchall()
+    assert (row["keys"], row["t"]) == (len(KEYS), rollup.t)
+    for name in ("sum", "sum_noise_std", "value", "noise_std", "mean", "mean_noise_std"):
+        assert row[name] == pytest.approx(getattr(rollup, name), rel=1e-12), name
+
+
+# --- One threshold for all -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_threshold_is_learned_once_for_all(name):
+    plan = SHARED[name]()
+    key_of, values = data()
+    late = 2
+    key_of[:150][key_of[:150] == late] = 0  # a key that comes after the range is known
+    need = int(np.flatnonzero(np.cumsum(key_of >= 0) == 60)[0]) + 1
+    streams = plan.open_many(secret=SECRET)
+    assert streams.update_many(key_of[: need - 1], values[: need - 1]) is None
+    first = streams.update_many(key_of[need - 1 : need], values[need - 1 : need])
+    # Every observation of the pool is released now.
+    assert len(first) == sum(streams.t(key) // plan.every for key in KEYS)
+    assert sum(streams.t(key) for key in KEYS) == 60 == streams.observations
+    table = streams.update_many(key_of[need:], values[need:])
+    limits = {(release.clip_lower, release.threshold) for release in (*first, *table)}
+    assert len(limits) == 1
+    ((lower, upper),) = limits
+    assert plan.lower <= lower < upper <= plan.upper
+    assert streams.t(KEYS[late]) > 0
+    assert streams.release(KEYS[late]).threshold == upper
+
+
+def test_shared_plan_has_no_single_streams():
+    with pytest.raises(ParameterError, match="open_many"):
+        SHARED["tail"]().open(key=KEYS[0])
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_ledger_keeps_the_promise(name):
+    """The look and the sum together, of an observation that pays for both, in exact arithmetic."""
+    plan = SHARED[name]()
+    layout = plan.layout
+    shared, main = layout.shared.cost, layout.main.cost
+    both = shared + main
+    assert both.within(plan.guarantee)
+    assert layout.worst_cost() == both
+    # Nothing to give away: a thousandth less promised, and it is refused.
+    less = Guarantee(plan.epsilon * 0.999, plan.delta * 0.999)
+    assert not both.within(less)
+    with pytest.raises(BudgetExceeded):
+        dataclasses.replace(layout, guarantee=less).ledger()
+    if not plan.delta:
+        assert shared.epsilon + main.epsilon <= Fraction(plan.epsilon)
+        share = Fraction(str(plan.threshold_share))  # as it was written
+        assert shared.epsilon == share * Fraction(plan.epsilon)
+    streams, _ = fed(plan, *data())
+    for key in KEYS:
+        charges = streams.ledger(key).charges()
+        assert charges
+        assert all(charge.cost.within(plan.guarantee) for charge in charges)
+    assert Cost() != both
+
+
+def test_replacing_one_observation_moves_its_key_and_the_shared_look_only():
+    plan = SHARED["tail, tree"]()
+    layout, learned = plan.layout, Range(0.0, 30.0)
+    threshold = layout.shared.threshold
+    assert isinstance(threshold, TailHistogram)
+    assert isinstance(layout.main.strategy, BinaryTree)
+    key_of, values = data()
+
+    def looked_at(raw_values):
+        tallies = []
+        tally = TailHistogram.tally
+
+        def tally_and_note(self, raw, bounds, centre):
+            tallies.append(tally(self, raw, bounds, centre))
+            return tallies[-1]
+
+        with recorded() as recording, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TailHistogram, "tally", tally_and_note)
+            # What is learned is public; held fixed, the sums are compared on one lattice.
+            patch.setattr(TailHistogram, "judge", lambda *_: JUDGED)
+            fed(plan, key_of, raw_values)
+        (exact_tally,) = tallies
+        nodes, first = {}, 0
+        for place in range(len(KEYS)):
+            count = int((key_of == place).sum())
+            nodes[place] = np.array(recording.nodes["tree"][first : first + count])
+            first += count
+        assert first == len(recording.nodes["tree"])
+        return exact_tally, nodes
+
+    JUDGED = dataclasses.make_dataclass("Finding", ["range"])(learned)
+    tally, nodes = looked_at(values)
+    most_look = most_nodes = 0
+    for row in (0, 1, 10, 40, 70, 150, 259):
+        for value in (0.0, 1e-9, 7.0, 100.0, np.inf, np.nan):
+            changed = values.copy()
+            changed[row] = value
+            other_tally, other_nodes = looked_at(changed)
+            moved = int(np.abs(other_tally - tally).sum())
+            pooled = (key_of[:row] >= 0).sum() < 60 and key_of[row] >= 0
+            assert moved <= (threshold.tally_sensitivity("laplace") if pooled else 0)
+            most_look = max(most_look, moved)
+            for place in range(len(KEYS)):
+                distance = int(np.abs(other_nodes[place] - nodes[place]).sum())
+                if place != key_of[row]:
+                    assert distance == 0
+                steps = layout.epochs[0].steps
+                assert distance <= layout.main.strategy.sensitivity(layout.main.leaves, steps)
+                most_nodes = max(most_nodes, distance)
+    assert most_look > 0
+    assert most_nodes >= layout.epochs[0].steps
+    # What this sensitivity costs at the noise in use is what the ledger says, and no less.
+    look = layout.shared.look
+    assert Fraction(threshold.tally_sensitivity("laplace")) / Fraction(look.scale) <= Fraction(
+        layout.shared.cost.epsilon
+    )
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
+def test_what_sharing_costs_in_noise(share):
+    """Every observation gives up the share, so all noise is larger by 1/(1 − share)."""
+    strategy = SignedDigitTree()
+    shared = keyed(
+        lag=60, shared_threshold=True, threshold_share=share, strategy=strategy, length=1000
+    )
+    own = keyed(lag=0, threshold=FixedThreshold(), strategy=strategy, length=1000)
+    for t in (1, 10, 333, 1000):
+        ratio = shared.layout.unit_std_at(t) / own.layout.unit_std_at(t)
+        assert ratio == pytest.approx(1 / (1 - share), rel=2e-3)
+
+
+# --- On disk -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*PLANS, *(f"shared {name}" for name in SHARED)])
+def test_durable_streams_equal_those_in_memory(tmp_path, name):
+    with small_chunks(ratchet=16):
+        plan = SHARED[name.removeprefix("shared ")]() if name[:6] == "shared" else PLANS[name]()
+        key_of, values = data()
+        memory = MemoryStreams(plan, SECRET, "run")
+        streams = DurableStreams(tmp_path / "live", plan, secret=SECRET, run="run")
+        edges = [0, 1, 40, 90, 91, 170, COUNT]
+        for number, (start, end) in enumerate(pairwise(edges)):
+            part = slice(start, end)
+            block = Block(values[part], Position(end), None, Position(start), key_of[part])
+            expected, found = memory.absorb(block), streams.absorb(block)
+            assert (found is None) == (expected is None)
+            if found is not None:
+                assert found[0] == expected[0]
+                assert found[1].to_bytes() == expected[1].to_bytes()
+            assert streams.observations == memory.observations
+            assert streams.absorb(block) is None  # nothing is absorbed twice
+            if number % 2:
+                streams.close()
+                streams = DurableStreams(tmp_path / "live", plan, run="run")
+        for key in KEYS:
+            assert streams.t(key) == memory._streams.t(key)
+        waiting = [table.to_bytes() for _, table in streams.undelivered()]
+        streams.close()
+        assert len(waiting) == memory._batch
+
+
+def test_states_on_disk_serve_more_keys_than_memory_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("rillet.durable.CACHED_STATES", 2)
+    plan = Plan(
+        epsilon=1.0, upper=100.0, length=50, lag=4, keys=tuple((number,) for number in range(9))
+    )
+    random = np.random.default_rng(1)
+    memory = MemoryStreams(plan, SECRET)
+    with DurableStreams(tmp_path / "live", plan, secret=SECRET) as streams:
+        for start in range(0, 200, 20):
+            values, keys = random.exponential(5.0, 20), random.integers(-1, 9, 20)
+            block = Block(values, Position(start + 20), None, Position(start), keys)
+            expected, found = memory.absorb(block), streams.absorb(block)
+            assert (found is None) == (expected is None)
+            assert found is None or found[1].to_bytes() == expected[1].to_bytes()
+        assert len(streams._states._cached) <= 2
+
+
+def test_sequence_numbers_make_redelivery_harmless(tmp_path):
+    plan = PLANS["elders, learned"]()
+    key_of, values = data(120)
+    numbers = np.empty(120, np.int64)
+    for place in range(-1, len(KEYS)):
+        own = key_of == place
+        numbers[own] = np.arange(own.sum())
+    expected = MemoryStreams(plan, SECRET)
+    with DurableStreams(tmp_path / "live", plan, secret=SECRET) as streams:
+        for start, end in ((0, 30), (10, 50), (0, 60), (60, 120), (0, 120)):
+            new = slice(max(start, {10: 30, 0: 50 if end == 60 else 120}.get(start, start)), end)
+            part = slice(start, end)
+            if (start, end) == (0, 30):
+                new = part
+            block = Block(
+                values[part],
+                Position(end),
+                None,
+                Position(start),
+                key_of[part],
+                sequence=numbers[part],
+            )
+            found = streams.absorb(block, positioned=False)
+            wanted = None
+            if new.start < new.stop:
+                rest = Block(values[new], Position(0), None, Position(0), key_of[new])
+                wanted = expected.absorb(rest)
+            assert (found is None) == (wanted is None)
+            if found is not None:
+                assert found[1].to_bytes() == wanted[1].to_bytes()
+        assert streams.observations == int((key_of >= 0).sum())
