@@ -262,7 +262,7 @@ def test_a_good_bye_with_messages_unread_loses_no_acknowledgement(tmp_path, name
 PROGRAM = """
 import sys
 from rillet.source import MqttSource
-source = MqttSource(sys.argv[1], sys.argv[2], client_id=sys.argv[3], wait=0.2)
+source = MqttSource(sys.argv[1], sys.argv[2], client_id=sys.argv[3], wait=5.0)
 print("connected" if (blocks := iter(source)) else "", flush=True)
 for block in blocks:
     print(block.raw_values.tolist(), flush=True)
@@ -282,7 +282,7 @@ def test_a_killed_consumer_gets_only_what_it_did_not_acknowledge(broker, name):
         assert process.stdout.readline() == "[0.0, 1.0, 2.0]\n"
         process.send_signal(signal.SIGSTOP)  # it may have asked for more, or not yet
         process.send_signal(signal.SIGCONT)
-        time.sleep(0.3)  # now it has
+        time.sleep(0.5)  # now it has
         publish(broker, [(f"{name}/a", n) for n in range(3, 5)])
         time.sleep(0.05)  # less than it gathers for
         process.kill()

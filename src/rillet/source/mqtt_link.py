@@ -13,6 +13,7 @@ filter and the broker's reason only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -125,18 +126,22 @@ class MqttLink:
     def gather(self, most: int, seconds: float) -> list[RawMessage]:
         """Wait for a message, and so many seconds for more of them; none if the link was stopped.
 
+        A fifth of that without a message ends the waiting too: a broker that sends no more before
+        something is acknowledged would wait for us as long as we for it.
+
         Raises `InputError` if the broker refuses us for good.
 
         **Privacy.** Touches raw data. How many there are depends on when messages come.
         """
-        end: float | None = None
+        end, quiet, count = math.inf, math.inf, 0
         while not self._stop.is_set():
             now = time.monotonic()
-            if not self._raw_messages:
-                end = None
-            elif end is None:
-                end = now + seconds
-            if len(self._raw_messages) >= most or (end is not None and now >= end):
+            if len(self._raw_messages) != count:
+                end = now + seconds if count == 0 else end
+                count, quiet = len(self._raw_messages), now + seconds / 5
+            if count == 0:
+                end = quiet = math.inf
+            if count >= most or now >= min(end, quiet):
                 raw_taken = self._raw_messages[:most]
                 del self._raw_messages[:most]
                 self._raw_numbers = [number for *_, number in raw_taken if number]
@@ -144,7 +149,7 @@ class MqttLink:
             if self._client.socket() is None:
                 self._reconnect()
                 continue
-            self._turn(POLL_SECONDS if end is None else min(end - now, POLL_SECONDS), most)
+            self._turn(min(end - now, quiet - now, POLL_SECONDS), most)
             if self._problem is not None:
                 raise self._failed(self._problem)
         return []
