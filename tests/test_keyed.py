@@ -296,6 +296,22 @@ def test_shared_threshold_is_learned_once_for_all(name):
     assert streams.release(KEYS[late]).threshold == upper
 
 
+@pytest.mark.parametrize("cuts", [(), (10,), (63, 64), tuple(range(COUNT)), (30, 200)], ids=len)
+def test_shared_threshold_is_learned_from_the_first_observations_alone(monkeypatch, cuts):
+    key_of, values = data()
+    learned_from = []
+    learn = rillet.keyed.learn_shared
+
+    def learn_and_note(layout, shared, raw, secret):
+        learned_from.append(raw)
+        return learn(layout, shared, raw, secret)
+
+    monkeypatch.setattr(rillet.keyed, "learn_shared", learn_and_note)
+    fed(SHARED["tail"](), key_of, values, cuts)
+    (raw,) = learned_from
+    assert np.array_equal(raw, values[key_of >= 0][:60], equal_nan=True)
+
+
 def test_shared_plan_has_no_single_streams():
     with pytest.raises(ParameterError, match="open_many"):
         SHARED["tail"]().open(key=KEYS[0])
