@@ -18,6 +18,8 @@ LONG = {"at_random": 200, "at_each_point": 5, "together": 32, "rate": 500}
 #: Seconds that starting takes, forked and not, and over which the kills of one run are spread.
 STARTING = {True: 0.3, False: 1.5}
 WHOLE = 8.0
+#: How many messages are published while a process lives: enough to come to any point.
+AT_ONCE = 1_500
 #: Of the kills in a run, the part that comes while messages are being published.
 PUBLISHING = 0.8
 
@@ -66,9 +68,10 @@ def crash(folder, broker, *, at_random, at_each_point, together, rate, forked):
             for number, kill in enumerate(kills):
                 if number >= PUBLISHING * len(kills) and counts is None and kill.point is None:
                     counts = publisher.stop(multiple=pair.every)
-                meanwhile += publisher.is_publishing
+                publisher.allow(AT_ONCE)
                 leg = pair.job.leg(kill)
                 assert killed(leg, kill, starting=STARTING[forked], whole=WHOLE), leg.tail()
+                meanwhile += publisher.is_publishing
                 report.add(kill, leg.point())
             pair.check(counts or publisher.stop(multiple=pair.every))
             messages += sum(publisher.counts.values())

@@ -84,6 +84,7 @@ def test_stopped_while_it_reads_from_a_broker_it_loses_nothing(tmp_path, broker)
     job = BrokerJob(tmp_path / "job", "default", (address, "stopped"), "stopped", forked=True)
     job.begin(Secret.generate())
     with Publisher(address, "stopped", rate=500, seed=1) as publisher:
+        publisher.allow(10_000)
         for _ in range(3):
             with job.leg() as leg:
                 assert leg.wait_until_opened(), leg.tail()
