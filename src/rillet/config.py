@@ -31,6 +31,15 @@ _FILE_SOURCE: Final = (
     "block_rows",
 )
 _PATHS: Final = ("path", "password_file", "ca_file", "cert_file", "key_file")
+#: What must be text, and what true or false, wherever it is given.
+_TEXTS: Final = {
+    "plan": ("file",),
+    "keys": ("file",),
+    "source": ("path", "column", "format", "delimiter", "sequence"),
+    "state": ("folder", "key_file"),
+    "metrics": ("address",),
+}
+_SWITCHES: Final = {"keys": ("shared_threshold",), "source": ("follow",)}
 _LOG_FORMATS: Final = ("text", "json")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -104,6 +113,7 @@ def load_config(path: str) -> Config:
     folder = file.parent
     for name, names in _TABLES.items():
         _only(name, tables.get(name, {}), names)
+    _check_types(tables)
     keys, state, logs = (tables.get(name, {}) for name in ("keys", "state", "log"))
     plan = _plan(tables["plan"], keys, folder)
     _one_of("log.format", logs.get("format", "text"), _LOG_FORMATS)
@@ -233,6 +243,18 @@ def _check_kind(name: str, table: object) -> None:
     if not isinstance(table, wanted) or not all(isinstance(part, dict) for part in tables):  # type: ignore[attr-defined]
         heading = "[[sink]]" if name == "sink" else f"[{name}]"
         raise ParameterError(name, f"a table {heading}", table)
+
+
+def _check_types(tables: Mapping[str, Any]) -> None:
+    for wanted, kind, word in ((_TEXTS, str, "text"), (_SWITCHES, bool, "true or false")):
+        for table, names in wanted.items():
+            for name in names:
+                value = tables.get(table, {}).get(name)
+                if value is not None and not isinstance(value, kind):
+                    # A broker has names of its own, which are checked where it is opened.
+                    if table == "source" and tables[table].get("kind") == "mqtt":
+                        continue
+                    raise ParameterError(f"{table}.{name}", word, value)
 
 
 def _only(name: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:

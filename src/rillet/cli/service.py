@@ -47,6 +47,8 @@ def opened(
     from rillet.sink.opening import open_sink
 
     with ExitStack() as stack:
+        if config.metrics is not None:
+            _address(config.metrics)
         if config.state is not None:
             stack.enter_context(_logging(config))
         if config.state is None:
@@ -112,6 +114,7 @@ def _durable(config: Config, args: argparse.Namespace, stack: ExitStack) -> Dura
         # been read from standard input is gone.
         if config.source.get("path") != "-":
             _close(_source(config, threading.Event(), None))
+        _check_sinks(config, {})
         if args.secret is not None:
             secret = open_secret(args.secret)
             _claim(config, args.secret, secret)
@@ -208,7 +211,7 @@ def _wanted_sinks(config: Config) -> dict[str, Mapping[str, Any]]:
 
 def _sink_name(options: Mapping[str, Any]) -> str:
     names = (options.get(name) for name in ("path", "table", "topic"))
-    return ":".join([str(options["kind"]), *(str(name) for name in names if name)])
+    return ":".join([str(options.get("kind")), *(str(name) for name in names if name)])
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -222,24 +225,37 @@ def check(config: Config, *, restored: bool) -> int:
     elif config.source["path"] != "-":
         _close(_source(config, threading.Event(), None))
     say(f"source: {config.source_name} can be read")
-    if config.state is not None:
-        _check_state(config, restored=restored)
-    from rillet.sink.opening import check_sink
-
-    for options in config.sinks:
-        check_sink(options, key_columns=config.key_columns)
-        say(f"sink: {options['kind']} can be written")
+    for kind in _check_sinks(config, _check_state(config, restored=restored)):
+        say(f"sink: {kind} can be written")
     if config.metrics is not None:
         _address(config.metrics)
     say("all is well; nothing was released and nothing spent")
     return 0
 
 
-def _check_state(config: Config, *, restored: bool) -> None:
-    assert config.state is not None
+def _check_sinks(config: Config, places: Mapping[str, Any]) -> list[str]:
+    """Check all sinks, as they stood when they last acknowledged; return their kinds."""
+    from rillet.sink.opening import check_sink
+
+    wanted = list(config.sinks)
+    if config.state is not None:
+        _wanted_sinks(config)  # each once
+        if "releases.db" in places:
+            public = {"kind": "sqlite", "path": str(config.state / "releases.db")}
+            check_sink(public, place=places["releases.db"])
+    for options in wanted:
+        place = places.get(_sink_name(options))
+        check_sink(options, place=place, key_columns=config.key_columns)
+    return [str(options["kind"]) for options in wanted]
+
+
+def _check_state(config: Config, *, restored: bool) -> dict[str, dict[str, int] | None]:
+    """Check the state, if there is one; return where each sink stood."""
+    if config.state is None:
+        return {}
     if not (config.state / "state.db").exists():
         say(f"state: {config.state} will be made")
-        return
+        return {}
     from rillet.durable import DurableStreams
 
     with DurableStreams(
@@ -252,6 +268,7 @@ def _check_state(config: Config, *, restored: bool) -> None:
     ) as streams:
         _check_replay(config, streams)
         say(f"state: {config.state} goes on after {streams.observations:,} observations")
+        return streams.places()
 
 
 # --- signals, logs, metrics ----------------------------------------------------------------------
