@@ -389,9 +389,6 @@ def test_check_finds_what_is_wrong_with_a_state(job):
     assert job(SMALL, "--check")[0] == 0
 
 
-UNNOTICED = pytest.mark.xfail(reason="what is given as the default, or as 0, is not noticed")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -407,11 +404,11 @@ UNNOTICED = pytest.mark.xfail(reason="what is given as the default, or as 0, is 
         ["--out", "out.jsonl"],
         ["--follow"],
         ["--sequence", "n"],
-        pytest.param(["--format", "jsonl"], marks=UNNOTICED),
-        pytest.param(["--delimiter", ";"], marks=UNNOTICED),
+        ["--format", "jsonl"],
+        ["--delimiter", ";"],
         ["--length", "7"],
         ["--every", "7"],
-        pytest.param(["--lag", "0"], marks=UNNOTICED),
+        ["--lag", "0"],
     ],
     ids=lambda options: options[0],
 )

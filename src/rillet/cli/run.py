@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from rillet.job import Job, Streams
     from rillet.source import Block
 
+_DELIMITERS = {None: ",", "tab": "\t", "\\t": "\t"}
 #: Options that a configuration has instead.
 _INSTEAD = (
     *PLAN_OPTIONS,
-    *("plan", "column", "key_column", "keys", "state", "key_file", "out", "follow", "sequence"),
+    *("plan", "column", "format", "delimiter", "key_column", "keys", "sequence", "follow"),
+    *("state", "key_file", "out"),
 )
 
 
@@ -118,11 +120,10 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=("auto", "csv", "jsonl", "parquet"),
-        default="auto",
         help="format of the input (default: by the ending of its name)",
     )
     parser.add_argument(
-        "--delimiter", default=",", metavar="X", help="between the cells of CSV (default ,)"
+        "--delimiter", metavar="X", help="between the cells of CSV (default ,)"
     )
     parser.add_argument(
         "--follow", action="store_true", help="at the end of the file wait for it to grow"
@@ -229,10 +230,9 @@ def _config(args: argparse.Namespace) -> Config:
 
     if args.config is not None:
         for name in ("file", *_INSTEAD):
-            if getattr(args, name):
-                raise ParameterError(
-                    name, "nothing beside --config, which says it already", getattr(args, name)
-                )
+            given = getattr(args, name)
+            if given is not None and given is not False:
+                raise ParameterError(name, "nothing beside --config, which says it already", given)
         config = load_config(args.config)
     else:
         if args.file is None:
@@ -249,8 +249,8 @@ def _config(args: argparse.Namespace) -> Config:
             source={
                 "path": args.file,
                 "column": args.column,
-                "format": args.format,
-                "delimiter": "\t" if args.delimiter in ("tab", "\\t") else args.delimiter,
+                "format": args.format or "auto",
+                "delimiter": _DELIMITERS.get(args.delimiter, args.delimiter),
                 "follow": args.follow,
                 "sequence": args.sequence,
             },

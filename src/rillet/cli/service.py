@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rillet.cli.common import say
@@ -97,7 +98,7 @@ def _volatile(
         else:
             sink = open_sink(options, place=None, key_columns=config.key_columns)
         stack.callback(sink.close)
-        sinks[_sink_name(options)] = sink
+        sinks[_sink_name(options, config)] = sink
     if args.secret is not None:
         _claim(config, args.secret, secret)
     return MemoryStreams(config.plan, secret, config.run), blocks, sinks
@@ -202,15 +203,19 @@ def _wanted_sinks(config: Config) -> dict[str, Mapping[str, Any]]:
     public = {"kind": "sqlite", "path": str(config.state / "releases.db"), "synchronous": "full"}
     wanted: dict[str, Mapping[str, Any]] = {"releases.db": public}
     for options in config.sinks:
-        name = _sink_name(options)
+        name = _sink_name(options, config)
         if name in wanted:
             raise ParameterError("sink", "each sink once", name)
         wanted[name] = options
     return wanted
 
 
-def _sink_name(options: Mapping[str, Any]) -> str:
-    names = (options.get(name) for name in ("path", "table", "topic"))
+def _sink_name(options: Mapping[str, Any], config: Config) -> str:
+    """Kind and target, a path as it was typed: the folder of a configuration may move."""
+    path = options.get("path")
+    if isinstance(path, str) and Path(path).is_relative_to(config.folder):
+        path = Path(path).relative_to(config.folder)
+    names = (path, options.get("table"), options.get("topic"))
     return ":".join([str(options.get("kind")), *(str(name) for name in names if name)])
 
 
@@ -244,7 +249,7 @@ def _check_sinks(config: Config, places: Mapping[str, Any]) -> list[str]:
             public = {"kind": "sqlite", "path": str(config.state / "releases.db")}
             check_sink(public, place=places["releases.db"])
     for options in wanted:
-        place = places.get(_sink_name(options))
+        place = places.get(_sink_name(options, config))
         check_sink(options, place=place, key_columns=config.key_columns)
     return [str(options["kind"]) for options in wanted]
 
