@@ -48,8 +48,6 @@ class Contender:
     within_nanoseconds : float, optional
         A promise about this contender by itself: at most so long for one operation on one core.
         Processor time counts, so that what else a machine does is left out.
-    within_clock_nanoseconds : float, optional
-        The same by the clock, for whole processes that use several cores.
     prepare : callable, optional
         Called before each run, and not timed.
     most_rounds : int, optional
@@ -61,7 +59,6 @@ class Contender:
     operations: int
     rillet_within: float | None = None
     within_nanoseconds: float | None = None
-    within_clock_nanoseconds: float | None = None
     prepare: Callable[[], object] | None = None
     most_rounds: int | None = None
 
@@ -147,9 +144,6 @@ def _row(comparison: Comparison, contender: Contender, times: _Times, ratio: flo
     if limit is not None:
         promises.append(f"≤ {_spelled(limit)} of a core")
         kept.append(processor <= limit)
-    if contender.within_clock_nanoseconds is not None:
-        promises.append(f"≤ {_spelled(contender.within_clock_nanoseconds)}")
-        kept.append(each * 1e9 <= contender.within_clock_nanoseconds)
     return Row(
         comparison=comparison.title,
         operation=comparison.operation,
@@ -182,7 +176,7 @@ def _figure_row(figure: Figure) -> Row:
         kept=found <= figure.at_most,
         measured=f"{found:,.1f} {figure.unit}",
         processor="",
-        promised=f"≤ {figure.at_most:,.0f} {figure.unit}",
+        promised=f"≤ {figure.at_most:,.4g} {figure.unit}",
     )
 
 

@@ -391,17 +391,20 @@ class _States:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cached: OrderedDict[int, Kept] = OrderedDict()
-        #: Read for the block under way, however many they are: none is read twice.
-        self._working: dict[int, Kept] = {}
+        #: Read for the block under way, however many they are: none is read twice.  What has not
+        #: begun depends on the layout, which may change.
+        self._working: dict[int, tuple[Layout, Kept]] = {}
 
     def kept(self, layout: Layout, place: int) -> Kept:
         """One key's stream."""
-        found = self._cached.get(place) or self._working.get(place)
-        if found is None:
-            found = self._store.read_stream(layout, place)
-            if found.begun:  # What has not begun depends on the layout, which may change.
-                self._working[place] = found
-        return found
+        found = self._cached.get(place)
+        if found is not None:
+            return found
+        under, kept = self._working.get(place, (None, None))
+        if kept is None or (under is not layout and not kept.begun):
+            kept = self._store.read_stream(layout, place)
+            self._working[place] = layout, kept
+        return kept
 
     def of(self, layout: Layout, place: int) -> StreamState:
         """One key's state."""

@@ -28,9 +28,9 @@ from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys; with more than some thousand of them fewer, since stored state
 #: holds the noise up to the next step for every key.
-KEYED_RATCHET_EVERY: Final = 2**9
+KEYED_RATCHET_EVERY: Final = 2**10
 _LEAST_RATCHET_EVERY: Final = 2**6
-_DRAWN_AHEAD_IN_ALL: Final = 2**22
+_DRAWN_AHEAD_IN_ALL: Final = 2**20
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -376,14 +376,12 @@ class LatticeNoise:
     purpose: tuple[KeyPart, ...]
     slack: float = 1.0
     _words: Keystream = field(init=False, repr=False, compare=False)
-    _more: Keystream = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _check_scale(self.scale))
         if not 1.0 <= self.slack < float("inf"):  # less would lose exactness
             raise ParameterError("slack", "a finite factor of at least 1", self.slack)
         object.__setattr__(self, "_words", self.secret.keystream("noise", *self.purpose))
-        object.__setattr__(self, "_more", self.secret.keystream("refine", *self.purpose))
 
     @property
     def variance(self) -> float:
@@ -416,6 +414,8 @@ class LatticeNoise:
         with np.errstate(divide="ignore", invalid="ignore"):
             common, smallest = self._common_limit, _SMALLEST_COMMON_UNIFORM
             places = round_words(words, self.law, self.scale, common, smallest, out)
+            if not len(places):
+                return places
             left = words[places]
             magnitude = scaled_quantile(left, self.law, self.scale)
             certain = self._certain(left >> np.uint64(1), magnitude)
@@ -437,20 +437,29 @@ class LatticeNoise:
     def _limit(self) -> float:
         return 0.5 - self.slack * self.scale * (self.law.log_slope * 2.0**-51)
 
-    @cached_property
+    @property
     def _common_limit(self) -> float:
         """A gap below this is below ``_limit`` with the reach of any common word added, twice."""
-        law, scale, slack = self.law, self.scale, self.slack
-        rarest = float(_SMALLEST_COMMON_UNIFORM) * 2.0**-63
-        reach = slack * scale * law.log_slope * 2.0**-62 / rarest
-        largest = scale * float(law.float_quantile(np.array([rarest]))[0])
-        reach += largest * (slack * (2 * law.float_error + 2.0**-51))
-        return self._limit - 2 * reach - 2.0**-50
+        return self._limit - 2 * _common_reach(self.law, self.scale, self.slack) - 2.0**-50
+
+    @cached_property
+    def _more(self) -> Keystream:
+        """Further words, for the few draws that need them."""
+        return self.secret.keystream("refine", *self.purpose)
 
     def _extra_words(self, index: int) -> Iterator[int]:
         first = index << _REFINE_SHIFT
         for number in range(1 << _REFINE_SHIFT):
             yield int(self._more.words(first + number, 1)[0])
+
+
+@lru_cache(maxsize=64)
+def _common_reach(law: Law, scale: float, slack: float) -> float:
+    """How far the unknown bits of any common word can move a draw."""
+    rarest = float(_SMALLEST_COMMON_UNIFORM) * 2.0**-63
+    reach = slack * scale * law.log_slope * 2.0**-62 / rarest
+    largest = scale * float(law.float_quantile(np.array([rarest]))[0])
+    return reach + largest * (slack * (2 * law.float_error + 2.0**-51))
 
 
 def continuous_draw(

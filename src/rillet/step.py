@@ -388,14 +388,18 @@ def draw_nodes(
     if ahead is not None:
         begin = first_leaf - ahead.first_leaf
         noise = ahead.nodes[begin : begin + count]
-        if begin + count == len(ahead.nodes):
+        if begin + count >= len(ahead.nodes):
             state = state.but(ahead=None)
-        return state, noise
+        if len(noise) == count:
+            return state, noise
+        # Stored by a release with shorter steps of the ratchet: the rest is under the next key.
+        state, rest = draw_nodes(layout, state, first_leaf + len(noise), count - len(noise))
+        return state, np.concatenate([noise, rest])
     levels = state.levels or mechanism.levels(state.secret, "main")
     process = mechanism.strategy.noise_process(mechanism.leaves)
     process_state, noise = process.draw(state.process, levels, first_leaf, count)
     secret = state.secret
-    if layout.ratchet_steps(last) > secret.epoch:
+    if layout.ratchet_steps(last) > layout.ratchet_steps(first_leaf - 1):
         secret = secret.ratchet()
         levels = mechanism.levels(secret, "main")
     return state.but(secret=secret, process=process_state, levels=levels), noise

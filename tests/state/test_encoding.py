@@ -112,3 +112,22 @@ def test_state_with_its_key_would_be_found_out(monkeypatch):
         assert noise.secret == state.secret
         assert without_key(plan.layout, state).secret != state.secret
         assert replace(state, levels=None).secret == state.secret
+
+
+def test_noise_drawn_ahead_by_shorter_steps_of_the_ratchet_is_used_up():
+    """A state from a release whose keys moved on more often goes on under the next key."""
+    plan = PLANS["tree"]
+    values = awkward_values(100, 4)
+    with small_chunks(ratchet=16):
+        state, _ = step(plan.layout, (), _begin(plan), values[:35])
+        kept = without_key(plan.layout, state)
+        assert len(kept.ahead.nodes) == 13  # of leaves 36 to 48
+    with small_chunks(ratchet=64):
+        after, releases = step(plan.layout, (), kept, values[35:60])
+        assert len(releases) == 25
+        assert after.ahead is None
+        assert after.t == 60
+    with small_chunks(ratchet=16):
+        same, first = step(plan.layout, (), kept, values[35:48])
+    assert list(first) == list(releases)[:13]
+    assert same.t == 48

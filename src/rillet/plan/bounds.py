@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from scipy.optimize import brentq
 from scipy.special import bdtr
 
 from rillet.errors import ParameterError
@@ -235,6 +234,8 @@ def alpha_outlier_worst_case(
 
     if surplus(1.0) <= 0:
         return count * excess
+    from scipy.optimize import brentq  # Half a second of every start, and rarely needed.
+
     return count * excess * float(brentq(surplus, quantile, 1.0, xtol=1e-15, rtol=1e-12))
 
 

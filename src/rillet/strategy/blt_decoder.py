@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from scipy.signal import lfilter
 
 from rillet.noise import FloatArray, IntArray
 from rillet.strategy.base import Decoder, State
@@ -73,6 +72,8 @@ def _filter(
     """``y_t = weight·x_t + carried``, ``carried ← pole·y_t``: each operation rounded by itself."""
     if not _rounds_each_operation():
         return _filter_slowly(weight, pole, values, carried)
+    from scipy.signal import lfilter  # More than half of rillet's start, and only needed here.
+
     filtered, last = lfilter([weight], [1.0, -pole], values, zi=[carried])
     return filtered, float(last[0])
 
@@ -95,5 +96,7 @@ def _rounds_each_operation() -> bool:
     """
     values = np.sqrt(np.arange(2.0, 66.0))
     weight, pole = math.sqrt(0.2), math.sqrt(0.999)
+    from scipy.signal import lfilter
+
     filtered, _ = lfilter([weight], [1.0, -pole], values, zi=[0.0])
     return bool(np.array_equal(filtered, _filter_slowly(weight, pole, values, 0.0)[0]))
