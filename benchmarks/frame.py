@@ -176,7 +176,7 @@ def _figure_row(figure: Figure) -> Row:
         kept=found <= figure.at_most,
         measured=f"{found:,.1f} {figure.unit}",
         processor="",
-        promised=f"≤ {figure.at_most:,.4g} {figure.unit}",
+        promised=f"≤ {round(figure.at_most, 2):,} {figure.unit}",
     )
 
 
