@@ -122,9 +122,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "csv", "jsonl", "parquet"),
         help="format of the input (default: by the ending of its name)",
     )
-    parser.add_argument(
-        "--delimiter", metavar="X", help="between the cells of CSV (default ,)"
-    )
+    parser.add_argument("--delimiter", metavar="X", help="between the cells of CSV (default ,)")
     parser.add_argument(
         "--follow", action="store_true", help="at the end of the file wait for it to grow"
     )
