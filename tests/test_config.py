@@ -425,3 +425,23 @@ def test_options_that_go_with_a_configuration(job):
     assert code == 0, said
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert {"committed", "delivered"} <= {line["message"] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'path = "readings.csv"\ncolumn = "kwh"\nfollow = true',
+        'path = "readings.csv"\ncolumn = "kwh"\nsequence = "n"',
+        'kind = "mqtt"\naddress = "127.0.0.1:1"\ntopic = "a/{meter}"\nclient_id = "a"',
+    ],
+    ids=["follow", "sequence", "mqtt"],
+)
+def test_what_may_come_twice_needs_a_state(job, source):
+    """Nobody would remember what was counted, and the broker would think that it is safe."""
+    text = SMALL.replace('[state]\nfolder = "live"\n', "")
+    text = text.replace('path = "readings.csv"\ncolumn = "kwh"', source)
+    before = files(job.folder)
+    code, said = job(text)
+    assert code == 2, said
+    assert "durable run" in said
+    assert files(job.folder) == before

@@ -264,8 +264,14 @@ def _config(args: argparse.Namespace) -> Config:
     }
     given = {name: value for name, value in changes.items() if value is not None}
     config = dataclasses.replace(config, **given)
-    if config.source.get("follow") and config.state is None:
-        raise ParameterError("follow", "a durable run, with --state", True)
+    if config.state is None:
+        # Without a state nobody remembers sequence numbers, and a broker would be told that
+        # messages are safe which are not: what comes again would count twice.
+        for name in ("follow", "sequence"):
+            if config.source.get(name):
+                raise ParameterError(name, "a durable run, with a state", config.source[name])
+        if config.is_mqtt:
+            raise ParameterError("source.kind", '"mqtt" in a durable run, with a state', "none")
     return config
 
 

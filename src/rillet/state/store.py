@@ -201,13 +201,6 @@ class Store:
         parts = tuple(np.frombuffer(part) for part in self.read_learning(place))
         return Kept(state.but(raw_buffer=parts), sequence, len(parts))
 
-    def read_secret(self, place: int) -> Secret:
-        """The secret of one stream as it is now."""
-        sealed = self._one("SELECT sealed FROM streams WHERE place = ?", place)
-        content = self._open(sealed, "stream", place)
-        _, size, _ = _HEAD.unpack_from(content)
-        return Secret.from_bytes(content[_HEAD.size : _HEAD.size + size])
-
     def read_learning(self, place: int) -> list[bytes]:
         """The parts of a learning buffer, in order."""
         with self._guarded("read"):
