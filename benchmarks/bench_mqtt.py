@@ -17,7 +17,7 @@ from typing import Any
 from frame import Comparison, Contender
 from rillet import Plan
 from rillet.durable import DurableStreams
-from rillet.job import Job
+from rillet.engine.job import Job
 from rillet.sink.sqlite import SqliteSink
 from rillet.source.keys import DeclaredKeys
 from rillet.source.mqtt import MqttSource

@@ -125,7 +125,7 @@ def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("line", ["import rillet.grid", "from rillet.stream import Stream"])
+@pytest.mark.parametrize("line", ["import rillet.gather.grid", "from rillet.stream import Stream"])
 @pytest.mark.parametrize("room", ["sink", "web"])
 def test_what_shows_results_cannot_import_what_touches_raw_data(tmp_path, room, line):
     ignore = shutil.ignore_patterns("__pycache__")

@@ -18,12 +18,12 @@ import rillet.keyed
 from helpers.streams import DELTA, SECRET, awkward_values, recorded, small_chunks
 from rillet import BinaryTree, Plan
 from rillet.durable import DurableStreams
+from rillet.engine.job import MemoryStreams
 from rillet.errors import BudgetExceeded, NotReady, ParameterError
-from rillet.job import MemoryStreams
 from rillet.privacy import Cost, Guarantee
 from rillet.sink.sqlite import SqliteSink
 from rillet.source import Block, Position
-from rillet.strategy.elders import SignedDigitTree
+from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.table import ReleaseTable
 from rillet.threshold import FixedThreshold, Range, SmoothQuantile, TailHistogram
 

@@ -29,7 +29,7 @@ from rillet import (
     StreamEnded,
     Sum,
 )
-from rillet.grid import Grid
+from rillet.gather.grid import Grid
 from rillet.strategy import STRATEGIES
 from rillet.strategy.tree import BinaryTree as Tree
 from rillet.threshold import ExponentialQuantile, TailHistogram, Threshold

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
-from rillet.grid import Grid
+from rillet.gather.grid import Grid
 from rillet.layout import Epoch, Layout, LookNoise
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import Key, Release, Releases

@@ -9,8 +9,7 @@ from unittest import mock
 import mpmath
 import numpy as np
 
-from rillet import rounding
-from rillet.noise import Keystream, LatticeNoise, Law, Secret
+from rillet.noise import Keystream, LatticeNoise, Law, Secret, rounding
 from rillet.testing.lattice import Tail
 
 #: Further words of a uniform that the reference reads: more than any draw here needs.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rillet import Plan
-from rillet.grid import Grid
+from rillet.gather.grid import Grid
 
 #: Inside the range, at its edge, and far out of it.
 VALUES = (1234.5678901234567, 987.6543210987654, -55555.44443333, 8.76543219e14)

@@ -27,7 +27,7 @@ from privacy.markers import DROPPED, NAME, VALUES, Written, long_forms, short_fo
 from rillet import Plan, Secret
 from rillet.cli import main
 from rillet.durable import DurableStreams
-from rillet.job import MemoryStreams
+from rillet.engine.job import MemoryStreams
 from rillet.keyed import Pool
 from rillet.source import Block, Position
 from rillet.state.store import Change, Kept
@@ -141,7 +141,7 @@ def test_search_finds_every_form(tmp_path):
                     str([value]).encode(),
                 ):
                     assert any(form in text for form in forms.values()), text
-    from rillet.grid import Grid
+    from rillet.gather.grid import Grid
 
     for value in VALUES[:2]:
         unit = Grid(0.0, 2000.0, PLAN.layout.epochs[0].steps).quantise(np.array([value]))
@@ -300,11 +300,11 @@ tree.TreeEncoder.encode = fail
     ),
     "chained": (
         """
-import rillet.grid
+import rillet.gather.grid
 def fail(self, raw):
     try: raise KeyError(raw.tolist())
     except KeyError as error: raise RuntimeError(str(raw.max())) from error
-rillet.grid.Grid.quantise = fail
+rillet.gather.grid.Grid.quantise = fail
 """,
         1,
     ),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rillet.errors import OutputError
-from rillet.sink.opening import open_sink
+from rillet.sink.registry import open_sink
 from rillet.table import ReleaseTable
 from sink.tables import table
 

@@ -18,7 +18,7 @@ import pytest
 import sink.crashing
 from rillet.errors import OutputError
 from rillet.sink.file import FileSink
-from rillet.sink.opening import open_sink
+from rillet.sink.registry import open_sink
 from rillet.sink.spelling import spell
 from rillet.sink.sqlite import SqliteSink
 from sink.crashing import engine, on_a_small_disk, whole_table

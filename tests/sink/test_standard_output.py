@@ -11,7 +11,7 @@ import pytest
 
 from rillet.errors import OutputError
 from rillet.sink.file import StandardOutputSink
-from rillet.sink.opening import open_sink
+from rillet.sink.registry import open_sink
 from rillet.sink.spelling import spell
 from sink.tables import table
 

@@ -23,7 +23,7 @@ from rillet import BinaryTree, Plan, Secret
 from rillet.durable import DurableStreams
 from rillet.source import Block, Position
 from rillet.state.store import VERSION
-from rillet.strategy.elders import SignedDigitTree
+from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.threshold import FixedThreshold
 
 FIXTURES = Path(__file__).with_name("fixtures")

@@ -19,8 +19,8 @@ import pytest
 
 from rillet import Plan, Secret
 from rillet.durable import DurableStreams
+from rillet.engine.job import Job
 from rillet.errors import OutputError
-from rillet.job import Job
 from rillet.sink.file import FileSink
 from rillet.state.store import APPLICATION, VERSION
 from state.runs import KEYS, Run, prepared, rows_of

@@ -48,7 +48,7 @@ from rillet.source import Block, Position
 from rillet.state.encoding import decode_state
 from rillet.state.keyfile import load_key
 from rillet.state.store import _HEAD
-from rillet.strategy.elders import SignedDigitNoise, SignedDigitTree
+from rillet.strategy.signed_digit import SignedDigitNoise, SignedDigitTree
 from rillet.threshold import TailHistogram
 
 KEYS = tuple((f"meter {number}",) for number in range(40))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rillet.errors import ParameterError
-from rillet.grid import FEWEST_STEPS
+from rillet.gather.grid import FEWEST_STEPS
 from rillet.noise import LARGEST_SCALE, Secret
 from rillet.privacy import Guarantee
 from rillet.strategy import BinaryTree, BufferedToeplitz, SignedDigitTree

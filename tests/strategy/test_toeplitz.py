@@ -14,15 +14,17 @@ import pytest
 from rillet.errors import ParameterError, StreamEnded
 from rillet.noise import GAUSSIAN, LatticeNoise, Secret
 from rillet.privacy import Guarantee
-from rillet.strategy import blt_decoder, blt_fast, blt_tables
 from rillet.strategy.base import Mechanism
-from rillet.strategy.blt import Blt, blt_for
-from rillet.strategy.blt_constants import RATES
-from rillet.strategy.blt_encoder import LARGEST_TOTAL, BltEncoder
-from rillet.strategy.blt_tables import CHUNK, SPAN, encoder_tables
-from rillet.strategy.square_root import square_root_coefficients
-from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
-from rillet.strategy.wide import join, join_shifted, split, subtract
+from rillet.strategy.toeplitz import decoder as blt_decoder
+from rillet.strategy.toeplitz import fast as blt_fast
+from rillet.strategy.toeplitz import tables as blt_tables
+from rillet.strategy.toeplitz.blt import Blt, blt_for
+from rillet.strategy.toeplitz.constants import RATES
+from rillet.strategy.toeplitz.encoder import LARGEST_TOTAL, BltEncoder
+from rillet.strategy.toeplitz.family import BufferedToeplitz, SquareRootToeplitz
+from rillet.strategy.toeplitz.square_root import square_root_coefficients
+from rillet.strategy.toeplitz.tables import CHUNK, SPAN, encoder_tables
+from rillet.strategy.toeplitz.wide import join, join_shifted, split, subtract
 from rillet.testing import check_strategy
 
 STEPS = 2**20

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rillet.grid import Grid
+from rillet.gather.grid import Grid
 from rillet.testing import check_threshold
 from rillet.threshold import (
     THRESHOLDS,

@@ -168,7 +168,7 @@ def _candidates(
 
 def _tuned(plan: Plan, scale: float) -> Plan:
     """The paper's mechanism with its own optimiser's parameters for this guess."""
-    from rillet.plan.optimise import Setting, optimise
+    from rillet.paper.optimise import Setting, optimise
 
     lag, length = plan.layout.lag, plan.length
     if length is None:

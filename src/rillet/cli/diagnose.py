@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rillet.plan.tails import Diagnosis, TailCheck
+    from rillet.paper.tails import Diagnosis, TailCheck
 
 
 def add_parser(subparsers: Any) -> None:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not 0 < args.quantile < 1:
         raise ParameterError("quantile", "a number between 0 and 1, both excluded", args.quantile)
-    from rillet.plan import tails
+    from rillet.paper import tails
 
     values, hours, weekdays = _load(args)
     diagnosis = tails.diagnose(
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(diagnosis)
     if args.plots is not None:
-        from rillet.plan.tail_plots import draw
+        from rillet.paper.tail_plots import draw
 
         for path in draw(diagnosis, values, Path(args.plots)):
             note(f"wrote {path}")
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    from rillet.plan.tails import NOTICE
+    from rillet.paper.tails import NOTICE
 
     say(NOTICE)
     say()

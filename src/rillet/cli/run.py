@@ -20,6 +20,7 @@ from rillet.cli.common import (
     load_plan,
     note,
     plan_from,
+    say,
     warn,
     write_text,
 )
@@ -29,8 +30,8 @@ from rillet.errors import InputError, ParameterError, StreamEnded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rillet.config import Config
-    from rillet.job import Job, Streams
+    from rillet.engine.config import Config
+    from rillet.engine.job import Job, Streams
     from rillet.source import Block
 
 _DELIMITERS = {None: ",", "tab": "\t", "\\t": "\t"}
@@ -189,11 +190,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from rillet.cli import service
+    from rillet.engine import service
 
     config = _config(args)
     if args.check:
-        return service.check(config, restored=args.restored)
+        return service.check(config, restored=args.restored, say=say)
     with service.opened(config, args) as (streams, blocks, sinks):
         if args.ledger is not None:  # Before the first draw: what the whole plan will charge.
             write_text(args.ledger, config.plan.layout.ledger().to_json() + "\n")
@@ -206,7 +207,7 @@ def run(args: argparse.Namespace) -> int:
                 show(tally.observations, tally.releases, share)
                 count(tally)
 
-            from rillet.job import Job
+            from rillet.engine.job import Job
 
             job = Job(streams, sinks, positioned=not config.is_mqtt, watch=watch)
             report.job = job
@@ -224,7 +225,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    from rillet.config import Config, load_config, read_keys, with_keys
+    from rillet.engine.config import Config, load_config, read_keys, with_keys
 
     if args.config is not None:
         for name in ("file", *_INSTEAD):

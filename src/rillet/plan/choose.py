@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from rillet.errors import ParameterError
 from rillet.layout import Layout
-from rillet.plan.lag import suggest_lag
+from rillet.paper.lag import suggest_lag
 from rillet.privacy import Guarantee
 from rillet.strategy import (
     BinaryTree,
@@ -21,7 +21,7 @@ from rillet.strategy import (
     SignedDigitTree,
     Strategy,
 )
-from rillet.strategy.blt import LARGEST_LOG_LENGTH
+from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH
 from rillet.threshold import (
     FixedThreshold,
     RefreshingThreshold,

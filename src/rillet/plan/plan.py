@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rillet.errors import ParameterError, StateError
-from rillet.grid import UNKNOWN_LENGTH_CAP, check_range
+from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.keyed import KeyedStreams
 from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret

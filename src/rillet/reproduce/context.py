@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet import datasets
-from rillet.plan.tails import Diagnosis, diagnose
+from rillet.paper.tails import Diagnosis, diagnose
 from rillet.reproduce.paper_values import PAPER_RUNS, TABLE_1, TABLE_2, PaperRow
 
 __all__ = ["Context", "StandIn"]

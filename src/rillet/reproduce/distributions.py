@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.plan.tails import WEEKDAYS, QuantileCurve, TailCheck, diagnose
+from rillet.paper.tails import WEEKDAYS, QuantileCurve, TailCheck, diagnose
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.paper_values import LARGEST_QUANTILE
 from rillet.reproduce.result import Result, Table, plain

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from rillet.paper.bounds import alpha_first_block, underestimate_probability
+from rillet.paper.lag import criterion_quantile, criterion_sensitivity
 from rillet.plan import Plan
-from rillet.plan.bounds import alpha_first_block, underestimate_probability
-from rillet.plan.lag import criterion_quantile, criterion_sensitivity
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.errors import baseline, estimated_outlier_error, paper_plan
 from rillet.reproduce.paper_values import (

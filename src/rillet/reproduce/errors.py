@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rillet.paper.bounds import alpha_outlier_light_tailed
 from rillet.plan import Plan
-from rillet.plan.bounds import alpha_outlier_light_tailed
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.paper_values import BANDS, BETA, DELTA, EPSILON, HEADLINE_LAG, row_of
 from rillet.reproduce.result import Result, Table, measured, plain, ratio

@@ -30,7 +30,7 @@ from rillet.plan import Plan
 from rillet.reproduce.simulate import ClippedSums, Simulated
 from rillet.statistic import Sum
 from rillet.strategy import Mechanism
-from rillet.strategy.elders import SignedDigitNoise, SignedDigitTree
+from rillet.strategy.signed_digit import SignedDigitNoise, SignedDigitTree
 from rillet.threshold import FixedThreshold, Look, Range
 from rillet.threshold.base import learned_range
 from rillet.threshold.tail import TailHistogram, _choose_ends, _sides

@@ -28,7 +28,7 @@ from rillet.layout import Layout
 from rillet.noise import LatticeNoise, Secret
 from rillet.plan import Plan
 from rillet.strategy import BinaryTree, Independent, Mechanism
-from rillet.strategy.elders import SignedDigitTree
+from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.threshold import RefreshingThreshold, SmoothQuantile
 
 __all__ = ["ClippedSums", "Simulated", "improvement", "simulate", "simulate_plans"]

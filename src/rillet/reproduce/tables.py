@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from rillet.plan.bounds import ErrorShares, underestimate_probability
-from rillet.plan.optimise import (
+from rillet.paper.bounds import ErrorShares, underestimate_probability
+from rillet.paper.optimise import (
     LocalParameters,
     Prediction,
     Setting,

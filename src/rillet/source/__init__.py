@@ -28,8 +28,8 @@ from rillet.source.delimited import read_csv
 from rillet.source.json_lines import read_json_lines
 from rillet.source.keys import UNDECLARED, DeclaredKeys
 from rillet.source.mqtt import MqttSource
-from rillet.source.opening import read
 from rillet.source.parquet import read_parquet
+from rillet.source.registry import read
 
 __all__ = [
     "UNDECLARED",

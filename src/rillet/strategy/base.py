@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import ParameterError
-from rillet.grid import FEWEST_STEPS, USUAL_STEPS, choose_steps, noise_too_large
+from rillet.gather.grid import FEWEST_STEPS, USUAL_STEPS, choose_steps, noise_too_large
 from rillet.noise import (
     LARGEST_SCALE,
     LAWS,

@@ -20,7 +20,7 @@ import numpy as np
 
 from rillet.noise import FloatArray, IntArray
 from rillet.strategy.base import Decoder, Encoder, Levels, NoiseProcess, State, Stepper, Strategy
-from rillet.strategy.elders import IdentityDecoder, PrefixEncoder, PrefixStepper
+from rillet.strategy.signed_digit import IdentityDecoder, PrefixEncoder, PrefixStepper
 from rillet.strategy.tree import TreeDecoder
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from rillet.errors import ParameterError
-from rillet.grid import Grid
+from rillet.gather.grid import Grid
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Guarantee, round_up
 from rillet.testing.violation import ContractViolation

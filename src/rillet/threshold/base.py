@@ -54,7 +54,7 @@ class Threshold(ABC):
     ) -> Range:
         """Release a clipping range inside the public ``bounds``.
 
-        Values beyond the bounds, NaN and infinities are clipped first, as :class:`rillet.grid.Grid`
+        Values beyond the bounds, NaN and infinities are clipped first, as the lattice
         does; nothing raises because of a value.
         """
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from rillet.errors import ParameterError
-from rillet.grid import check_range
+from rillet.gather.grid import check_range
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Cost
 from rillet.threshold.base import Range, Threshold

@@ -1,0 +1,1 @@
+"""The engine: configuration, assembly and the running job."""

@@ -1,0 +1,1 @@
+"""Gather: from observations to leaves, the integer vectors that a strategy releases."""

@@ -1,0 +1,1 @@
+"""The paper apart: its bounds, optimiser, lag rules and diagnostics."""

@@ -1,0 +1,41 @@
+"""Privacy: the guarantee, what things cost, and what each observation is charged."""
+
+from rillet.privacy.accounting import (
+    REPLACE_ONE,
+    SMALLEST_EPSILON,
+    Charge,
+    Cost,
+    Event,
+    Guarantee,
+    Ledger,
+    charges,
+    check_delta,
+    check_epsilon,
+    delta_at,
+    gaussian_mu,
+    gaussian_std,
+    laplace_scale,
+    root_up,
+    round_down,
+    round_up,
+)
+
+__all__ = [
+    "REPLACE_ONE",
+    "SMALLEST_EPSILON",
+    "Charge",
+    "Cost",
+    "Event",
+    "Guarantee",
+    "Ledger",
+    "charges",
+    "check_delta",
+    "check_epsilon",
+    "delta_at",
+    "gaussian_mu",
+    "gaussian_std",
+    "laplace_scale",
+    "root_up",
+    "round_down",
+    "round_up",
+]

@@ -1,0 +1,1 @@
+"""Toeplitz strategies: the square root and its buffered form."""

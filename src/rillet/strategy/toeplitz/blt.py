@@ -1,0 +1,155 @@
+"""The numbers behind a buffered linear Toeplitz (BLT) strategy, from its decay rates.
+
+A BLT with ``d`` buffers (Dvijotham, McMahan, Pillutla, Steinke, Thakurta 2024) has the encoder
+``c(z) = Π (1 − λ_i z)/(1 − θ_i z)``, a fit of ``(1 − z)^(−1/2)``.  Poles lie close to 1 and are
+kept as rates ``φ_i = 1 − θ_i`` and ``ψ_i = 1 − λ_i``, from whose differences everything else
+follows without cancellation:
+
+| here | meaning |
+|---|---|
+| ``φ_i``, ``ψ_i`` | rates of encoder and decoder, in units of 2^-53; ``φ_1 < ψ_1 < φ_2 < …`` |
+| ``ω_i`` | ``c_0 = 1`` and ``c_j = Σ ω_i θ_i^(j−1)`` |
+| ``β_i`` | ``g_j = β_0 + Σ β_i λ_i^j``, the coefficients of ``g(z) = 1/((1 − z) c(z))`` |
+
+**Privacy.** Public numbers only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final
+
+import mpmath
+import numpy as np
+
+from rillet.errors import ParameterError
+from rillet.noise import FloatArray, IntArray
+from rillet.strategy.toeplitz.constants import RATES
+
+#: Precision, in bits, of everything that is computed before it is rounded.
+PRECISION: Final = 240
+SMALLEST_LOG_LENGTH: Final = min(log_length for log_length, _ in RATES)
+LARGEST_LOG_LENGTH: Final = max(log_length for log_length, _ in RATES)
+FEWEST_BUFFERS: Final = min(buffers for _, buffers in RATES)
+MOST_BUFFERS: Final = max(buffers for _, buffers in RATES)
+#: Cells of the table of variances in each octave: 2^9, linear in between, error below 2^-21.
+_CELL_BITS: Final = 9
+_CELL_SHIFT: Final = 52 - _CELL_BITS
+
+
+@dataclass(frozen=True)
+class Blt:
+    """One strategy: rates in units of 2^-53, increasing, encoder and decoder in turn."""
+
+    rates: tuple[int, ...]
+
+    @property
+    def buffers(self) -> int:
+        """Number of buffers ``d``."""
+        return len(self.rates) // 2
+
+    @cached_property
+    def phi(self) -> list[mpmath.mpf]:
+        """Rates of the encoder."""
+        return [mpmath.ldexp(rate, -53) for rate in self.rates[0::2]]
+
+    @cached_property
+    def psi(self) -> list[mpmath.mpf]:
+        """Rates of the decoder."""
+        return [mpmath.ldexp(rate, -53) for rate in self.rates[1::2]]
+
+    @cached_property
+    def omega(self) -> list[mpmath.mpf]:
+        """Output weights of the encoder: residues of ``c`` at its poles, all positive."""
+        with mpmath.workprec(PRECISION):
+            return _residues(self.phi, self.psi)
+
+    @cached_property
+    def beta(self) -> list[mpmath.mpf]:
+        """``β_0, β_1, …``: residues of ``g`` at 1 and at the zeros of ``c``, all positive."""
+        with mpmath.workprec(PRECISION):
+            at_one = mpmath.fprod(self.phi) / mpmath.fprod(self.psi)
+            others = _residues(self.psi, self.phi)
+            return [at_one, *(-value / rate for value, rate in zip(others, self.psi, strict=True))]
+
+    def encoder_norm(self, leaves: int) -> mpmath.mpf:
+        """``‖c‖₂`` over ``leaves`` coefficients, to a relative 2^-200."""
+        with mpmath.workprec(PRECISION):
+            total = mpmath.mpf(1)
+            for weight, rate in zip(self.omega, self.phi, strict=True):
+                for other_weight, other in zip(self.omega, self.phi, strict=True):
+                    decay = rate + other - rate * other
+                    exponent = (leaves - 1) * (mpmath.log1p(-rate) + mpmath.log1p(-other))
+                    total -= weight * other_weight * mpmath.expm1(exponent) / decay
+            return mpmath.sqrt(total)
+
+    @cached_property
+    def _decoder_floats(self) -> tuple[FloatArray, FloatArray]:
+        """Rates and weights of ``g`` in floats, the pole at 1 first."""
+        rates = np.array([0.0, *(float(rate) for rate in self.psi)])
+        return rates, np.array([float(value) for value in self.beta])
+
+    def error_covariance(self, earlier: FloatArray, later: FloatArray) -> FloatArray:
+        """``Σ_{j < earlier} g_j g_{j + later − earlier}``: covariance of two decoded sums.
+
+        In units of one node's variance, by geometric series.
+        """
+        rates, weights = self._decoder_floats
+        logs = np.log1p(-rates)
+        apart = np.abs(later - earlier)
+        earlier = np.minimum(earlier, later) if np.any(later < earlier) else earlier
+        total = np.zeros(np.broadcast_shapes(np.shape(earlier), np.shape(later)))
+        for rate, log, weight in zip(rates, logs, weights, strict=True):
+            shared = np.zeros(np.shape(earlier))  # Σ_{j < earlier} g_j λ^j, λ = 1 − rate
+            for other, other_log, other_weight in zip(rates, logs, weights, strict=True):
+                decay = rate + other - rate * other
+                terms = -np.expm1(earlier * (log + other_log)) / decay if decay else earlier
+                shared += other_weight * terms
+            shared *= weight
+            total += shared * np.exp(apart * log) if rate else shared
+        return total
+
+    @cached_property
+    def _variance_table(self) -> FloatArray:
+        """Variance at ``t = 2^e·(1 + i/512)``, octave after octave."""
+        octaves = np.ldexp(1.0, np.arange(LARGEST_LOG_LENGTH + 2))
+        inside = 1 + np.arange(2**_CELL_BITS) / 2**_CELL_BITS
+        t = (octaves[:, None] * inside).ravel()
+        return self.error_covariance(t, t)
+
+    def error_variance(self, t: IntArray) -> FloatArray:
+        """``Σ_{j < t} g_j²``: variance of the decoded sum, to a relative 2^-21 and fast.
+
+        The leading bits of ``t`` as a float are the cell, the others say how far inside it lies.
+        """
+        bits = np.asarray(t).astype(np.float64).view(np.int64)
+        cell = (bits >> _CELL_SHIFT) - (1023 << _CELL_BITS)
+        inside = (bits & ((1 << _CELL_SHIFT) - 1)) * 2.0**-_CELL_SHIFT
+        table = self._variance_table
+        below = table[cell]
+        variance: FloatArray = inside * (table[cell + 1] - below) + below
+        return variance
+
+
+def _residues(poles: list[mpmath.mpf], zeros: list[mpmath.mpf]) -> list[mpmath.mpf]:
+    """``Π_j (zeros_j − pole)/Π_{others} (other − pole)`` for each pole, all in rates."""
+    residues = []
+    for pole in poles:
+        top = mpmath.fprod(zero - pole for zero in zeros)
+        residues.append(top / mpmath.fprod(other - pole for other in poles if other != pole))
+    return residues
+
+
+@lru_cache(maxsize=64)
+def blt_for(leaves: int, buffers: int) -> Blt:
+    """The strategy fitted to the next power of two: within 0.2 % of the best for ``leaves``."""
+    if leaves > 2**LARGEST_LOG_LENGTH:
+        raise ParameterError(
+            "length",
+            f"at most 2^{LARGEST_LOG_LENGTH} releases for this strategy",
+            leaves,
+            hint="release less often (every=…)",
+        )
+    log_length = max(SMALLEST_LOG_LENGTH, (leaves - 1).bit_length())
+    return Blt(tuple(round(rate * 2.0**53) for rate in RATES[log_length, buffers]))

@@ -1,0 +1,407 @@
+"""Durable runs to be killed: what they read, what they published, and what it must be."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.crash import PATIENCE, Kill, Leg, Report, carry_out
+from rillet.durable import DurableStreams
+from rillet.engine.config import Config, load_config
+
+#: Keys of some plan, and two that were never declared.
+METERS = tuple(f"meter-{number:02}" for number in range(20))
+GHOSTS = ("ghost-1", "ghost-2")
+
+#: Learning, then releases; refreshed thresholds and one that is learned once; every and some.
+PLANS = {
+    "default": """
+        epsilon = 1.0
+        delta = "2^-20"
+        upper = 500.0
+        length = 20_000
+        lag = 50
+        """,
+    "paper": """
+        mechanism = "paper"
+        epsilon = 1.0
+        delta = "2^-20"
+        upper = 500.0
+        length = 20_000
+        lag = 60
+        every = 5
+        """,
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """Rows for all keys, declared and not, in a CSV file."""
+
+    path: Path
+    counts: Counter[str]
+
+    @classmethod
+    def make(cls, path: Path, rows: int, seed: int) -> Input:
+        chance = random.Random(seed)
+        keys = [chance.choice((*METERS, *GHOSTS)) for _ in range(rows)]
+        lines = [f"{key},{chance.lognormvariate(2.0, 0.6):.3f}\n" for key in keys]
+        path.write_text("meter,kwh\n" + "".join(lines), encoding="ascii")
+        return cls(path, Counter(key for key in keys if key in METERS))
+
+
+class Job:
+    """A durable run in a folder of its own: the configuration, its legs, what it published."""
+
+    def __init__(
+        self, folder: Path, plan: str, meters: Sequence[str], source: str, *, forked: bool
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.legs, self._forked = folder, 0, forked
+        self.state, self.lines = folder / "state", folder / "releases.jsonl"
+        self.config_file = folder / "run.toml"
+        names = ", ".join(f'"{meter}"' for meter in meters)
+        self.config_file.write_text(
+            f"[plan]\n{plan}\n[keys]\ncolumns = ['meter']\nvalues = [{names}]\n[source]\n{source}\n"
+            "[state]\nfolder = 'state'\n[[sink]]\nkind = 'jsonl'\npath = 'releases.jsonl'\n",
+            encoding="utf-8",
+        )
+
+    @property
+    def config(self) -> Config:
+        return load_config(str(self.config_file))
+
+    def leg(self, kill: Kill | None = None, *options: str) -> Leg:
+        """Start it, or go on."""
+        self.legs += 1
+        log = self.folder / f"log-{self.legs:03}"
+        words = ["--config", str(self.config_file), *options]
+        return Leg(words, log, kill, forked=self._forked)
+
+    def text(self) -> bytes:
+        """The JSON lines so far."""
+        return self.lines.read_bytes() if self.lines.exists() else b""
+
+    def lines_of_keys(self) -> dict[str, list[bytes]]:
+        """The lines of each key; no (key, t) may come twice."""
+        lines = defaultdict(list)
+        seen = set()
+        for line in self.text().splitlines():
+            record = json.loads(line)
+            (key,), t = record["key"], record["t"]
+            assert (key, t) not in seen, f"{key} at {t} twice"
+            seen.add((key, t))
+            lines[key].append(line)
+        return dict(lines)
+
+    def rows(self) -> dict[tuple[str, int], tuple[float, ...]]:
+        """What a reader of releases.db sees.
+
+        From a copy: a reader that leaves last would tidy up what a kill has left behind.
+        """
+        with tempfile.TemporaryDirectory() as name:
+            for file in self.state.glob("releases.db*"):
+                if not file.name.endswith("-shm"):
+                    shutil.copy(file, name)
+            connection = sqlite3.connect(Path(name) / "releases.db")
+            try:
+                if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                    return {}
+                found = connection.execute("SELECT * FROM releases ORDER BY key, t").fetchall()
+            finally:
+                connection.close()
+        return {row[:2]: row[2:] for row in found}
+
+    def dump(self) -> list[str]:
+        """All of releases.db, as statements; of a run that has ended."""
+        connection = sqlite3.connect(self.state / "releases.db")
+        try:
+            return list(connection.iterdump())
+        finally:
+            connection.close()
+
+    def absorbed(self) -> dict[str, int]:
+        """How many observations of each key its stream has counted."""
+        config = self.config
+        with DurableStreams(self.state, config.plan, run=config.run, only_look=True) as streams:
+            counts = {key[0]: streams.t(key) for key in streams.keys}
+            assert streams.observations == sum(counts.values())
+        return counts
+
+
+class FileJob(Job):
+    """Reads a CSV file in small blocks."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: str,
+        given: Input,
+        secret: Path,
+        *,
+        forked: bool,
+        follow: bool = False,
+    ) -> None:
+        source = f"path = '{given.path}'\ncolumn = 'kwh'\nblock_rows = 100\n"
+        source += f"follow = {str(follow).lower()}"
+        super().__init__(folder, PLANS[plan], METERS, source, forked=forked)
+        self.given, self._secret = given, secret
+
+    def leg(self, kill: Kill | None = None, *options: str) -> Leg:
+        """With the secret until there is a state, which has its own from then on."""
+        if not (self.state / "state.db").exists():
+            options = (*options, "--secret", str(self._secret))
+        return super().leg(kill, *options)
+
+
+@dataclass
+class Uninterrupted:
+    """A run that nobody killed: what others must equal, and how long it took."""
+
+    text: bytes
+    dump: list[str]
+    rows: dict[tuple[str, int], tuple[float, ...]]
+    starting: float
+    whole: float
+
+    @classmethod
+    def of(cls, job: FileJob) -> Uninterrupted:
+        with job.leg() as leg:
+            assert leg.wait_until_opened(), leg.tail()
+            opened = time.monotonic()
+            assert leg.end() == 0, leg.tail()
+            ended = time.monotonic()
+        assert job.absorbed() == job.given.counts
+        assert set(job.lines_of_keys()) == set(METERS)
+        return cls(job.text(), job.dump(), job.rows(), opened - leg.launched, ended - opened)
+
+    def check_so_far(self, job: Job) -> None:
+        """What a killed run has published is part of what this one did."""
+        text = job.text()
+        pairs = zip(text.splitlines(), self.text.splitlines(), strict=False)
+        assert self.text.startswith(text), next(pair for pair in pairs if pair[0] != pair[1])
+        rows = job.rows()
+        assert rows.items() <= self.rows.items()
+
+    def check(self, job: FileJob) -> None:
+        """A run that came to its end has published the same, and counted every row once."""
+        assert job.text() == self.text
+        assert job.dump() == self.dump
+        assert job.absorbed() == job.given.counts
+        job.lines_of_keys()
+
+
+def killed(leg: Leg, kill: Kill, *, starting: float, whole: float) -> bool:
+    """Carry out a kill; False if the run had come to its end before."""
+    with leg:
+        code = carry_out(leg, kill, starting=starting, whole=whole)
+    assert code in (0, -signal.SIGKILL), f"ended with {code} instead of a kill:\n{leg.tail()}"
+    return code != 0
+
+
+def crash_file_runs(
+    make: Callable[[int], tuple[FileJob, Uninterrupted]],
+    kills: Sequence[Kill],
+    report: Report,
+    *,
+    together: int,
+) -> int:
+    """Kill runs over a file, ``together`` times each, let them end, and check; return how many."""
+    left, runs, in_vain = deque(kills), 0, 0
+    while left:
+        job, expected = make(runs)
+        runs += 1
+        hits = 0
+        while left and hits < together:
+            leg = job.leg(left[0])
+            if not killed(leg, left[0], starting=expected.starting, whole=expected.whole):
+                break
+            expected.check_so_far(job)
+            report.add(left.popleft(), leg.point())
+            hits += 1
+        else:
+            with job.leg() as leg:
+                assert leg.end() == 0, leg.tail()
+        expected.check(job)
+        in_vain = 0 if hits else in_vain + 1
+        assert in_vain < 3, f"a whole run, and never at {left[0].point or 'that instant'}"
+    return runs
+
+
+# --- with a broker -------------------------------------------------------------------------------
+
+#: Fewer, so that each has many messages.
+BROKER_METERS = METERS[:8]
+
+
+class BrokerJob(Job):
+    """Reads from a broker, in small blocks; the session is there before the first message."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: str,
+        place: tuple[str, str],
+        client: str,
+        *,
+        block_rows: int = 100,
+        forked: bool,
+    ) -> None:
+        address, topic = place
+        super().__init__(
+            folder,
+            PLANS[plan],
+            BROKER_METERS,
+            f"kind = 'mqtt'\naddress = '{address}'\ntopic = '{topic}/{{meter}}'\n"
+            f"client_id = '{client}'\nfield = 'kwh'\nsequence = 'number'\n"
+            f"block_rows = {block_rows}\nwait = 0.01",
+            forked=forked,
+        )
+        self._address, self._topic, self._client = address, topic, client
+
+    def begin(self, secret: object) -> None:
+        """Make state and session, so that two runs have the same secret and the same messages."""
+        config = self.config
+        DurableStreams(self.state, config.plan, secret=secret, run=config.run).close()
+        subscribe(self._address, f"{self._topic}/+", self._client)
+
+    def latest(self) -> dict[str, int]:
+        """The t of each key's latest release, of a run that is under way."""
+        try:
+            uri = f"{(self.state / 'releases.db').as_uri()}?mode=ro"
+            connection = sqlite3.connect(uri, uri=True)
+        except sqlite3.OperationalError:
+            return {}
+        try:
+            return {
+                json.loads(key)[0] if key.startswith("[") else key: t
+                for key, t in connection.execute("SELECT key, t FROM latest")
+            }
+        except sqlite3.OperationalError:  # it is being made
+            return {}
+        finally:
+            connection.close()
+
+    def finish(self, counts: dict[str, int]) -> None:
+        """Go on until everything is published; then the broker has nothing left to send."""
+        with self.leg() as leg:
+            assert leg.wait_until_opened(), leg.tail()
+            end = time.monotonic() + PATIENCE
+            while (latest := self.latest()) != counts:
+                assert leg.process.poll() is None, leg.tail()
+                missing = {key: (latest.get(key), counts[key]) for key in counts}
+                late = time.monotonic() > end or any(t > counts[key] for key, t in latest.items())
+                assert not late, f"released and published: {missing}\n{leg.tail()}"
+                time.sleep(0.05)
+            assert leg.terminate() == 0, leg.tail()
+        # The last block may have been absorbed and not confirmed: it comes again, once.
+        for _ in range(2):
+            with self.leg() as leg:
+                assert leg.wait_until_opened(), leg.tail()
+                time.sleep(0.5)
+                assert leg.terminate() == 0, leg.tail()
+        assert "read" not in [record["message"] for record in leg.records()], leg.tail()
+        assert self.absorbed() == counts
+
+
+def subscribe(address: str, topic: str, client_id: str) -> None:
+    """Make a session that lasts, as the source itself would."""
+    import paho.mqtt.client as mqtt
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    host, port = address.split(":")
+    subscribed = threading.Event()
+    client = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv5
+    )
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.on_connect = lambda *_: client.subscribe(topic, qos=1)
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 0xFFFF_FFFF
+    client.connect(host, int(port), clean_start=False, properties=properties)
+    client.loop_start()
+    assert subscribed.wait(PATIENCE)
+    client.disconnect()
+    client.loop_stop()
+
+
+class Publisher:
+    """Publishes messages at a pace, QoS 1, in a thread, until it is told to stop.
+
+    No more than were allowed, so that on a busy machine there are not ever more to catch up with.
+    """
+
+    def __init__(self, address: str, topic: str, *, rate: float, seed: int) -> None:
+        import paho.mqtt.client as mqtt
+
+        self.counts = dict.fromkeys(BROKER_METERS, 0)
+        self.ghosts = self._done = self._allowed = 0
+        self._topic, self._rate, self._chance = topic, rate, random.Random(seed)
+        self._stop = threading.Event()
+        self._waiting: deque[mqtt.MQTTMessageInfo] = deque()
+        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+        self._client.max_inflight_messages_set(1000)
+        host, port = address.split(":")
+        self._client.connect(host, int(port))
+        self._client.loop_start()
+        self._thread = threading.Thread(target=self._publish, name="publisher")
+        self._thread.start()
+
+    @property
+    def is_publishing(self) -> bool:
+        return not self._stop.is_set() and self._done < self._allowed
+
+    def allow(self, more: int) -> None:
+        """Let it publish so many more."""
+        self._allowed += more
+
+    def _publish(self) -> None:
+        while not self._stop.wait(0.02):
+            for _ in range(min(int(self._rate * 0.02), self._allowed - self._done)):
+                self._one(self._chance.choice((*BROKER_METERS, GHOSTS[0])))
+                self._done += 1
+
+    def _one(self, key: str) -> None:
+        number = self.counts.get(key, self.ghosts)
+        payload = {"number": number + 1, "kwh": round(self._chance.lognormvariate(2.0, 0.6), 3)}
+        self._waiting.append(
+            self._client.publish(f"{self._topic}/{key}", json.dumps(payload), qos=1)
+        )
+        if key in self.counts:
+            self.counts[key] += 1
+        else:
+            self.ghosts += 1
+        while self._waiting and self._waiting[0].is_published():
+            self._waiting.popleft()
+
+    def stop(self, *, multiple: int = 1) -> dict[str, int]:
+        """Stop when each key has a multiple of so many, and the broker has them all."""
+        self._stop.set()
+        self._thread.join()
+        for key in self.counts:
+            while self.counts[key] % multiple or self.counts[key] < 100:
+                self._one(key)
+        for message in self._waiting:
+            message.wait_for_publish(PATIENCE)
+            assert message.is_published()
+        self._client.disconnect()
+        self._client.loop_stop()
+        return dict(self.counts)
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._stop.is_set():
+            self.stop()
