@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from rillet.errors import ParameterError
 from rillet.layout import Layout
-from rillet.paper.lag import suggest_lag
+from rillet.paper.recommended import THRESHOLD_SHARE, recommended_lag
 from rillet.privacy import Guarantee
 from rillet.strategy import (
     BinaryTree,
@@ -25,51 +25,14 @@ from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH
 from rillet.threshold import (
     FixedThreshold,
     RefreshingThreshold,
-    SmoothQuantile,
     TailHistogram,
     Threshold,
 )
-from rillet.threshold.calibration import Kind
-from rillet.threshold.calibration import Law as LawName
 
 Auto = Literal["auto"]
 
-#: PAK section VI: ε₁ between 0.8 and 0.9 of ε, p at most 0.005, r between 1 and 2, λ close to 1.
-PAPER_SHARE = 0.85
-PAPER_QUANTILE = 0.005
-PAPER_RANK_FACTOR = 0.85
-PAPER_MULTIPLIER = 1.5
 #: What every observation pays for a threshold that keys share.
 SHARED_SHARE = 0.05
-#: The tables give β_lt about 0.2 of β = 0.02.
-PAPER_BETA_LT = 0.004
-
-
-def paper_threshold(
-    *,
-    quantile: float | Auto,
-    rank_factor: float | Auto,
-    multiplier: float | Auto,
-    beta_lt: float | Auto,
-    calibration: str,
-    law: str,
-) -> SmoothQuantile:
-    """The paper's threshold with its recommended values where ``"auto"`` is given."""
-    kinds = ("exact", "textbook", "paper", "paper-mixed")
-    if calibration != "auto" and calibration not in kinds:
-        raise ParameterError("calibration", f"one of {kinds}", calibration)
-
-    def given(value: float | Auto, otherwise: float) -> float:
-        return otherwise if value == "auto" else value
-
-    return SmoothQuantile(
-        quantile=given(quantile, PAPER_QUANTILE),
-        rank_factor=given(rank_factor, PAPER_RANK_FACTOR),
-        multiplier=given(multiplier, PAPER_MULTIPLIER),
-        beta_lt=given(beta_lt, PAPER_BETA_LT),
-        calibration=cast(Kind, "exact" if calibration == "auto" else calibration),
-        law=cast(LawName, law),
-    )
 
 
 @dataclass(frozen=True)
@@ -175,10 +138,10 @@ def choose(
         if threshold_share == "auto":
             threshold_share = _tail_share(strategy, guarantee, length, lag, every)
         return Choice(threshold, strategy, lag, _checked_share(threshold_share), tuple(reasons))
-    share = _checked_share(PAPER_SHARE if threshold_share == "auto" else threshold_share)
+    share = _checked_share(THRESHOLD_SHARE if threshold_share == "auto" else threshold_share)
     if lag != "auto":
         return Choice(threshold, strategy, _checked_lag(lag, length), share, tuple(reasons))
-    wanted = _paper_lag(threshold, guarantee, share)
+    wanted = recommended_lag(threshold, guarantee, share)
     if wanted < length:
         reasons.append(f"the paper's criteria ask for a lag of {wanted:,} observations.")
         return Choice(threshold, strategy, wanted, share, tuple(reasons))
@@ -260,20 +223,6 @@ def _tail_share(
     last = math.sqrt(float(main.unit_variance(leaves)[0]))
     for_sum = math.sqrt(2) / (guarantee.epsilon * 0.2 * last)
     return 1 - round(min(0.5, max(0.2, for_sum)), 6)
-
-
-def _paper_lag(threshold: Threshold, guarantee: Guarantee, share: float) -> int:
-    """The larger of the paper's two lag criteria, for this threshold's own constants."""
-    if not isinstance(threshold, SmoothQuantile):
-        raise ParameterError("lag", "a whole number for this kind of threshold", "auto")
-    return suggest_lag(
-        guarantee.epsilon * share,
-        guarantee.delta,
-        quantile=threshold.quantile,
-        rank_factor=threshold.rank_factor,
-        calibration=threshold.calibration,
-        law=threshold.law,
-    )
 
 
 def _refuse_lag(lag: Any) -> None:

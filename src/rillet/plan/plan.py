@@ -18,8 +18,9 @@ from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.keyed import KeyedStreams
 from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret
+from rillet.paper.recommended import recommended_threshold
 from rillet.plan.calibrate import layout_of
-from rillet.plan.choose import Choice, choose, paper_threshold
+from rillet.plan.choose import Choice, choose
 from rillet.privacy import Guarantee, check_delta, check_epsilon
 from rillet.release import Key
 from rillet.source.keys import DeclaredKeys
@@ -200,7 +201,7 @@ class Plan:
         ε₁/ε, ``beta_lt`` the probability that the threshold falls below the quantile; ``"auto"``
         takes the values that the paper's section VI recommends, and the exact calibration.
         """
-        threshold = paper_threshold(
+        threshold = recommended_threshold(
             quantile=quantile,
             rank_factor=rank_factor,
             multiplier=multiplier,
