@@ -77,7 +77,7 @@ def test_tallies_add_up_whatever_the_blocks():
     assert np.array_equal(parts, threshold.tally(values, bounds))
 
 
-# --- What the ledger says ------------------------------------------------------------------------
+# --- What is charged -----------------------------------------------------------------------------
 
 
 @some.composite
@@ -111,7 +111,7 @@ def test_no_observation_pays_more_than_the_promise(plan):
     layout = plan.layout
     main = layout.main
     assert main is not None
-    for charge in layout.ledger().charges():
+    for charge in layout.charges().totals():
         assert charge.cost.within(layout.guarantee)
     # Every observation is in the opening or in one epoch.
     firsts = [1, *(epoch.first for epoch in layout.epochs)]

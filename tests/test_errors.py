@@ -15,7 +15,6 @@ def test_exit_codes_are_those_of_the_command_line():
     assert found == {
         "BudgetExceeded": 3,
         "InputError": 5,
-        "LedgerClosed": 3,
         "MissingExtra": 5,
         "NotReady": 1,
         "OutputError": 5,
@@ -38,7 +37,6 @@ def test_all_are_rillet_errors_and_the_docstring_draws_them(name):
 def test_builtin_parents():
     assert issubclass(errors.ParameterError, ValueError)
     assert issubclass(errors.MissingExtra, ImportError)
-    assert issubclass(errors.LedgerClosed, errors.BudgetExceeded)
 
 
 @pytest.mark.parametrize(

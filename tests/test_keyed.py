@@ -39,8 +39,8 @@ def keyed(**more) -> Plan:
 PLANS = {
     "tree": lambda: keyed(lag=0, threshold=FixedThreshold(), strategy=BinaryTree()),
     "tree, every 7": lambda: keyed(lag=0, threshold=FixedThreshold(), every=7),
-    "elders, learned": lambda: keyed(lag=20),
-    "elders, learned, every 4": lambda: keyed(lag=20, every=4),
+    "signed digits, learned": lambda: keyed(lag=20),
+    "signed digits, learned, every 4": lambda: keyed(lag=20, every=4),
     "toeplitz": lambda: keyed(lag=15, delta=DELTA),
     "backfilled": lambda: keyed(
         lag=21, every=5, delta=DELTA, backfill=True, threshold=SmoothQuantile(), refresh=None
@@ -115,7 +115,7 @@ def test_equals_one_stream_for_each_key(name, cuts):
             assert np.array_equal(own, released[key], equal_nan=True)
             assert streams.release(key) == stream.release()
             assert streams.t(key) == stream.t
-            assert str(streams.ledger(key)) == str(stream.ledger)
+            assert str(streams.charges(key)) == str(stream.charges)
         assert streams.observations == int((key_of >= 0).sum())
 
 
@@ -136,7 +136,7 @@ def test_table_does_not_depend_on_cuts(name, cuts):
 
 
 def test_one_at_a_time():
-    plan = PLANS["elders, learned"]()
+    plan = PLANS["signed digits, learned"]()
     key_of, values = data()
     many, table = fed(plan, key_of, values)
     one = plan.open_many(secret=SECRET)
@@ -160,7 +160,7 @@ def test_order_is_that_of_the_observations_that_completed_releases():
 # --- Undeclared keys, lengths, secrets -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tree", "elders, learned", "shared"])
+@pytest.mark.parametrize("name", ["tree", "signed digits, learned", "shared"])
 def test_undeclared_keys_change_nothing(name):
     plan = SHARED["tail"]() if name == "shared" else PLANS[name]()
     key_of, values = data()
@@ -183,7 +183,7 @@ def test_undeclared_keys_change_nothing(name):
 
 def test_asking_for_an_undeclared_key_is_an_error():
     streams = PLANS["tree"]().open_many()
-    for ask in (streams.release, streams.t, streams.ledger):
+    for ask in (streams.release, streams.t, streams.charges):
         with pytest.raises(ParameterError, match="one of the declared keys"):
             ask(("nobody",))
     with pytest.raises(NotReady):
@@ -224,7 +224,7 @@ def test_keys_have_secrets_and_noise_of_their_own():
 
 
 def test_each_draw_of_each_key_is_made_once():
-    plan = PLANS["elders, learned"]()
+    plan = PLANS["signed digits, learned"]()
     with recorded() as recording, pytest.MonkeyPatch.context() as patch:
         seen: set[tuple[object, ...]] = set()
         draw = rillet.noise.LatticeNoise.draw
@@ -318,7 +318,7 @@ def test_shared_plan_has_no_single_streams():
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_shared_ledger_keeps_the_promise(name):
+def test_shared_charges_keeps_the_promise(name):
     """The look and the sum together, of an observation that pays for both, in exact arithmetic."""
     plan = SHARED[name]()
     layout = plan.layout
@@ -330,14 +330,14 @@ def test_shared_ledger_keeps_the_promise(name):
     less = Guarantee(plan.epsilon * 0.999, plan.delta * 0.999)
     assert not both.within(less)
     with pytest.raises(BudgetExceeded):
-        dataclasses.replace(layout, guarantee=less).ledger()
+        dataclasses.replace(layout, guarantee=less).charges()
     if not plan.delta:
         assert shared.epsilon + main.epsilon <= Fraction(plan.epsilon)
         share = Fraction(str(plan.threshold_share))  # as it was written
         assert shared.epsilon == share * Fraction(plan.epsilon)
     streams, _ = fed(plan, *data())
     for key in KEYS:
-        charges = streams.ledger(key).charges()
+        charges = streams.charges(key).totals()
         assert charges
         assert all(charge.cost.within(plan.guarantee) for charge in charges)
     assert Cost() != both
@@ -394,7 +394,7 @@ def test_replacing_one_observation_moves_its_key_and_the_shared_look_only():
                 most_nodes = max(most_nodes, distance)
     assert most_look > 0
     assert most_nodes >= layout.epochs[0].steps
-    # What this sensitivity costs at the noise in use is what the ledger says, and no less.
+    # What this sensitivity costs at the noise in use is what is charged, and no less.
     look = layout.shared.look
     assert Fraction(threshold.tally_sensitivity("laplace")) / Fraction(look.scale) <= Fraction(
         layout.shared.cost.epsilon
@@ -463,7 +463,7 @@ def test_states_on_disk_serve_more_keys_than_memory_does(tmp_path, monkeypatch):
 
 
 def test_sequence_numbers_make_redelivery_harmless(tmp_path):
-    plan = PLANS["elders, learned"]()
+    plan = PLANS["signed digits, learned"]()
     key_of, values = data(120)
     numbers = np.empty(120, np.int64)
     for place in range(-1, len(KEYS)):

@@ -1,4 +1,4 @@
-"""What a stream pays and what it draws: nodes on neighbours, the ledger, the noise itself."""
+"""What a stream pays and what it draws: nodes on neighbours, the charges, the noise itself."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ def test_neighbours_stay_within_the_sensitivity(name, seed, place, other):
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
-def test_the_ledger_is_what_is_drawn(name):
+def test_what_is_charged_is_what_is_drawn(name):
     """Every observation, worst values: what its nodes cost at the scale drawn, and no more."""
     plan, _ = PLANS[name]
     layout, values = plan.layout, np.full(45, plan.lower)
     recording = replay(name, values)
     _check_addresses(plan, recording)
     charged = {}
-    for charge in plan.open(secret=SECRET)._layout.ledger().charges():
+    for charge in plan.open(secret=SECRET)._layout.charges().totals():
         for t in range(charge.first, charge.last + 1):
             charged[t] = charge.cost
     paid = {}
@@ -181,7 +181,7 @@ def test_the_threshold_is_one_draw():
     assert recording.continuous == [(0, "laplace", "threshold", "smooth-quantile")]
 
 
-def test_drawing_too_much_for_the_ledger_is_seen():
+def test_drawing_more_than_is_charged_is_seen():
     """Power: half the noise would cost twice the promise, and the comparison above would see it."""
     plan, _ = PLANS["baseline"]
     _, main = moved("baseline", np.zeros(45), 0, 1e9)

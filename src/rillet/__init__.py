@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rillet.errors import (
         BudgetExceeded,
         InputError,
-        LedgerClosed,
         MissingExtra,
         NotReady,
         OutputError,
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     )
     from rillet.noise import Secret
     from rillet.plan import Plan
-    from rillet.privacy import Guarantee, Ledger
+    from rillet.privacy import Charges, Guarantee
     from rillet.release import Release, Releases
     from rillet.statistic import Mean, Sum
     from rillet.strategy import (
@@ -41,14 +40,13 @@ __all__ = [
     "BinaryTree",
     "BudgetExceeded",
     "BufferedToeplitz",
+    "Charges",
     "ExponentialQuantile",
     "FixedThreshold",
     "Guarantee",
     "HonakerTree",
     "Independent",
     "InputError",
-    "Ledger",
-    "LedgerClosed",
     "Mean",
     "MissingExtra",
     "NotReady",
@@ -74,14 +72,13 @@ _HOMES = {
     "BinaryTree": "rillet.strategy",
     "BudgetExceeded": "rillet.errors",
     "BufferedToeplitz": "rillet.strategy",
+    "Charges": "rillet.privacy",
     "ExponentialQuantile": "rillet.threshold",
     "FixedThreshold": "rillet.threshold",
     "Guarantee": "rillet.privacy",
     "HonakerTree": "rillet.strategy",
     "Independent": "rillet.strategy",
     "InputError": "rillet.errors",
-    "Ledger": "rillet.privacy",
-    "LedgerClosed": "rillet.errors",
     "Mean": "rillet.statistic",
     "MissingExtra": "rillet.errors",
     "NotReady": "rillet.errors",

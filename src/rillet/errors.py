@@ -5,7 +5,6 @@
     RilletError                      1   anything below
     ├── ParameterError               2   a wrong parameter; also a ValueError
     ├── BudgetExceeded               3   a spend beyond the promise, refused
-    │   └── LedgerClosed             3   the ledger refused before and stays closed
     ├── StreamEnded                  3   an observation beyond the declared length, refused
     ├── NotReady                     1   no release exists yet
     ├── StateError                   4   damaged or mismatched state
@@ -27,7 +26,6 @@ from typing import ClassVar
 __all__ = [
     "BudgetExceeded",
     "InputError",
-    "LedgerClosed",
     "MissingExtra",
     "NotReady",
     "OutputError",
@@ -86,13 +84,9 @@ class ParameterError(RilletError, ValueError):
 
 
 class BudgetExceeded(RilletError):
-    """A spend would exceed what was promised for some observation; nothing was spent."""
+    """Some observation would be charged more than was promised; nothing was drawn."""
 
     exit_code: ClassVar[int] = 3
-
-
-class LedgerClosed(BudgetExceeded):
-    """The ledger has refused a spend before and accepts no further one."""
 
 
 class StreamEnded(RilletError):

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from rillet.errors import NotReady, ParameterError
 from rillet.layout import Layout, SharedThreshold
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
-from rillet.privacy import Ledger
+from rillet.privacy import Charges
 from rillet.release import Key, Release, Releases
 from rillet.step import StreamState, start, step
 from rillet.stream import as_observations
@@ -291,9 +291,9 @@ class KeyedStreams:
         state = self._states.get(self._place(key))
         return 0 if state is None else state.t
 
-    def ledger(self, key: Key) -> Ledger:
+    def charges(self, key: Key) -> Charges:
         """What each observation of a key has been charged so far."""
-        return self._keyed.layout.ledger(self.t(key))
+        return self._keyed.layout.charges().after(self.t(key))
 
     def absorb(self, key_of: IntArray, raw_values: FloatArray) -> ReleaseTable | None:
         """As :meth:`update_many`, of places (-1: undeclared) and floats.

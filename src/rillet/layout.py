@@ -19,7 +19,7 @@ import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray
-from rillet.privacy import Cost, Event, Guarantee, Ledger
+from rillet.privacy import Charges, Cost, Event, Guarantee
 from rillet.statistic import Statistic
 from rillet.strategy import Mechanism
 from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold, Threshold
@@ -83,8 +83,8 @@ class SharedThreshold:
 class Layout:
     """The calibrated parts of a plan.
 
-    **Privacy.** ``events`` says what each observation pays; :meth:`ledger` refuses the layout as a
-    whole when that is more than the promise.
+    **Privacy.** ``events`` says what each observation pays; :meth:`charges` refuses the layout as
+    a whole when that is more than the promise.
     """
 
     guarantee: Guarantee
@@ -280,23 +280,28 @@ class Layout:
     # --- what it costs ---------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
-        """Every spend of the plan, with the observations that pay for it."""
+        """Everything that is charged, with the observations that pay for it.
+
+        Observations of the opening are charged when the last of them arrives, before anything is
+        drawn; those of an epoch when its first arrives, for the whole epoch at once.
+        """
         events = []
+        lag = self.lag
         if self.shared is not None:
             # Which observations of a key were among the first of all is not followed up: all pay.
             label = f"threshold of all keys ({self.shared.threshold.name})"
             events.append(Event(label, self.shared.cost, 1, None))
         if self.centre_budget:
-            events.append(Event("centre of the range", Cost.pure(self.centre_budget), 1, self.lag))
+            events.append(Event("centre of the range", Cost.pure(self.centre_budget), 1, lag, lag))
         if self.opening_look is not None:
             label = f"threshold ({self.threshold.name})"
-            events.append(Event(label, self.opening_look.cost, 1, self.lag))
-        elif self.lag:
+            events.append(Event(label, self.opening_look.cost, 1, lag, lag))
+        elif lag:
             cost = self.threshold.cost(self.threshold_budget, self.guarantee.delta)
-            events.append(Event(f"threshold ({self.threshold.name})", cost, 1, self.lag))
+            events.append(Event(f"threshold ({self.threshold.name})", cost, 1, lag, lag))
         if self.opening is not None:
-            label = f"sum of the first {self.lag:,} ({self._describe(self.opening)})"
-            events.append(Event(label, self.opening.cost, 1, self.lag))
+            label = f"sum of the first {lag:,} ({self._describe(self.opening)})"
+            events.append(Event(label, self.opening.cost, 1, lag, lag))
         for epoch in self.epochs:
             assert self.main is not None
             known = self.length_is_known or epoch is not self.epochs[-1]
@@ -313,20 +318,11 @@ class Layout:
             return mechanism.strategy.law
         return f"{mechanism.strategy.name}, {mechanism.strategy.law}"
 
-    def ledger(self, t: int | None = None) -> Ledger:
-        """The ledger after ``t`` observations (all of the plan by default).
-
-        Observations of the opening are charged when the last of them arrives, before anything is
-        drawn; those of an epoch when its first arrives, for the whole epoch at once.
-        """
-        ledger = Ledger(self.guarantee)
-        for event in self.events():
-            begins = self.lag if event.first == 1 and self.lag else event.first
-            if t is None or t >= begins:
-                ledger.spend(event)
-        return ledger
+    def charges(self) -> Charges:
+        """What each observation pays; refuses a layout that breaks its promise."""
+        return Charges(self.guarantee, tuple(self.events()))
 
     def worst_cost(self) -> Cost:
         """What the worst-off observation pays."""
-        worst = self.ledger().worst()
+        worst = self.charges().worst()
         return Cost() if worst is None else worst.cost

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from rillet.errors import NotReady, ParameterError
 from rillet.layout import Layout
 from rillet.noise import FloatArray, Secret
-from rillet.privacy import Ledger
+from rillet.privacy import Charges
 from rillet.release import Key, Release, Releases
 from rillet.scalar import ScalarRun
 from rillet.step import StreamState, step
@@ -89,9 +89,9 @@ class Stream:
         return self._settled().secret
 
     @property
-    def ledger(self) -> Ledger:
+    def charges(self) -> Charges:
         """What each observation has been charged so far."""
-        return self._layout.ledger(self.t)
+        return self._layout.charges().after(self.t)
 
     @property
     def backfill(self) -> Releases | None:

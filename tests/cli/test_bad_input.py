@@ -91,7 +91,7 @@ def test_a_stream_that_is_longer_than_the_plan(rillet, tmp_path, complains, mark
     complains(done, 3, "--length", "at most 100")
     written = records((tmp_path / "out.jsonl").read_text(encoding="utf-8"))
     assert [record["t"] for record in written] == list(range(1, 101))
-    assert "observations 1 … 100" in done.stderr  # the ledger is told all the same
+    assert "observations 1 … 100" in done.stderr  # the charges are shown all the same
 
 
 def test_a_stream_that_is_exactly_as_long(rillet, tmp_path):

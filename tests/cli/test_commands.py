@@ -108,7 +108,6 @@ def failing_with(monkeypatch, error):
     [
         (errors.ParameterError("epsilon", "more", 1), 2),
         (errors.BudgetExceeded("too much"), 3),
-        (errors.LedgerClosed("closed"), 3),
         (errors.StreamEnded("length: over"), 3),
         (errors.StateError("damaged"), 4),
         (errors.InputError("file: gone"), 5),

@@ -27,7 +27,7 @@ def test_it_tells_the_whole_story(rillet, tmp_path):
             rf"^{label} +\$-?[\d,.]+ +± \$[\d,.]+ +[+−]\$[\d,.]+ +━", text, re.MULTILINE
         )
         assert re.search(rf"^{label} +[\d,]+ +\$[\d,.]+ .*× [\d.]+", text, re.MULTILINE)
-        assert f"Ledger of the {label}" in text
+        assert f"Charges of the {label}" in text
     assert "error at" in text
     assert "RMSE" in text
     assert "observations 2,001 … 6,000" in text  # a third is learned from
@@ -94,7 +94,7 @@ def test_another_mechanism_is_another_line(monkeypatch, capsys, tmp_path):
     third = ("a third one", rillet.Plan.baseline(epsilon=1.0, upper=500.0, length=3000))
     monkeypatch.setattr(demo, "mechanisms", lambda *_: [*plans, third])
     assert main(["demo", "--fast", "--length", "3000", "--out", str(tmp_path)]) == 0
-    assert "Ledger of the a third one" in capsys.readouterr().out
+    assert "Charges of the a third one" in capsys.readouterr().out
 
 
 def test_the_animation_keeps_its_time(monkeypatch):

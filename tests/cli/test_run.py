@@ -60,7 +60,7 @@ def test_run_writes_what_the_library_releases(name, tmp_path, capsys):
         assert releases[0].t < plan.lag
     assert len(releases) > 500
     assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == lines_of(releases)
-    assert str(stream.ledger) in capsys.readouterr().err
+    assert str(stream.charges) in capsys.readouterr().err
 
 
 def releases_of(**changes):
@@ -140,7 +140,7 @@ def test_observations_after_the_last_release_are_told(tmp_path, capsys):
     assert "last release is at observation 20: the 5 after it" in captured.err
 
 
-def test_the_ledger_is_written_and_read_back(tmp_path, capsys):
+def test_what_is_charged_is_written_and_read_back(tmp_path, capsys):
     file, ledger = write(tmp_path, values_of(1500)), tmp_path / "ledger.json"
     options = ["--epsilon", "1", "--delta", "2^-20", "--upper", "300", "--length", "5000"]
     more = ["--lag", "1000", "--mechanism", "paper", "--ledger", str(ledger), "--out"]
@@ -154,18 +154,18 @@ def test_the_ledger_is_written_and_read_back(tmp_path, capsys):
     assert len(fields["entries"]) == 3
 
 
-def test_a_plan_has_the_ledger_of_a_complete_run(tmp_path, capsys):
+def test_a_plan_has_the_charges_of_a_complete_run(tmp_path, capsys):
     plan = PLANS["paper"]
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     assert main(["ledger", str(tmp_path / "plan.json")]) == 0
-    assert capsys.readouterr().out.strip() == str(plan.layout.ledger())
+    assert capsys.readouterr().out.strip() == str(plan.layout.charges())
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "rillet-ledger-1"}', "\xff"])
-def test_what_is_no_ledger_is_refused(tmp_path, capsys, content):
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "rillet-charges-1"}', "\xff"])
+def test_what_is_no_account_of_charges_is_refused(tmp_path, capsys, content):
     (tmp_path / "file").write_text(content, encoding="latin-1")
     assert main(["ledger", str(tmp_path / "file")]) == 5
-    assert capsys.readouterr().err.startswith(f"rillet: {tmp_path / 'file'}: expected a ledger")
+    assert capsys.readouterr().err.startswith(f"rillet: {tmp_path / 'file'}: expected charges")
 
 
 def test_progress_in_lines(tmp_path, capsys, monkeypatch):

@@ -197,7 +197,7 @@ def test_any_numbers_give_a_plan_or_a_named_refusal(**fields):
 def test_both_parts_pay_exactly_the_promise(epsilon, share):
     """ε₁ + ε₂ = ε to the last digit for the first, ε for the others; δ once."""
     plan = paper(1000, 500, epsilon=epsilon, threshold_share=share)
-    opening, main = plan.layout.ledger().charges()
+    opening, main = plan.layout.charges().totals()
     assert (opening.first, opening.last, main.first, main.last) == (1, 500, 501, 1000)
     assert opening.cost.epsilon == main.cost.epsilon
     assert float(opening.cost.epsilon) == epsilon
@@ -205,27 +205,27 @@ def test_both_parts_pay_exactly_the_promise(epsilon, share):
     assert main.cost.delta == 0
 
 
-def test_the_ledger_follows_the_stream():
+def test_the_charges_follow_the_stream():
     plan = paper(1000, 500)
     stream = plan.open(secret=SECRET)
-    assert not stream.ledger.entries
+    assert not stream.charges.events
     stream.update_many(np.ones(499))
-    assert not stream.ledger.entries
+    assert not stream.charges.events
     stream.update(1.0)
-    assert [event.first for event in stream.ledger.entries] == [1, 1]
+    assert [event.first for event in stream.charges.events] == [1, 1]
     stream.update(1.0)
-    assert [event.first for event in stream.ledger.entries] == [1, 1, 501]
-    assert stream.ledger.worst().cost.within(plan.guarantee)
+    assert [event.first for event in stream.charges.events] == [1, 1, 501]
+    assert stream.charges.worst().cost.within(plan.guarantee)
 
 
 def test_a_plan_that_would_overspend_is_refused():
-    """The layout's ledger refuses as a whole, whatever the parts claim."""
+    """The layout's charges are refused as a whole, whatever the parts claim."""
     layout = paper(1000, 500).layout
     dear = dataclasses.replace(
         layout.opening, cost=dataclasses.replace(layout.opening.cost, epsilon=1)
     )
     with pytest.raises(RilletError, match="beyond the promised"):
-        dataclasses.replace(layout, opening=dear).ledger()
+        dataclasses.replace(layout, opening=dear).charges()
 
 
 def test_fallback_without_gain_is_the_plain_tree():

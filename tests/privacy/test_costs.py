@@ -1,6 +1,5 @@
-"""The ledger and its closed forms, against integrals, brute force and bad input."""
+"""Costs and their closed forms, against integrals, brute force and bad input."""
 
-import json
 import math
 from fractions import Fraction
 
@@ -10,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rillet.errors import BudgetExceeded, LedgerClosed, ParameterError
+from rillet.errors import BudgetExceeded, ParameterError
 from rillet.noise import GAUSSIAN, LAPLACE, LARGEST_SCALE, LatticeNoise, Secret
 from rillet.privacy import (
     Charge,
+    Charges,
     Cost,
     Event,
     Guarantee,
-    Ledger,
-    charges,
     delta_at,
     gaussian_mu,
     gaussian_std,
@@ -140,7 +138,7 @@ def randomised_response(epsilon, delta=0.0):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.25, 0.875, 1.375])
 def test_composed_costs_cover_every_composition_they_stand_for(epsilon):
-    """Outcomes of two dominating mechanisms, enumerated: never more than the ledger says."""
+    """Outcomes of two dominating mechanisms, enumerated: never more than `delta_at` says."""
     with mpmath.workprec(400):
         for one, other in (
             ((0.5, 0.0), (0.875, 0.0)),
@@ -235,11 +233,11 @@ def test_a_plan_that_spends_exactly_its_promise_is_accepted(promise, leaves, kin
     strategy = kind("gaussian" if gaussian else "laplace")
     promise = promise if gaussian else Guarantee(promise.epsilon)
     mechanism = Mechanism.calibrate(strategy, leaves, promise)
-    ledger = Ledger(promise)
-    ledger.spend(Event("sums", mechanism.cost, 1, None))
+    sums = Event("sums", mechanism.cost, 1, None)
+    assert Charges(promise, (sums,)).worst() == Charge(1, None, mechanism.cost)
     # Nor is there room for anything else.
     with pytest.raises(BudgetExceeded):
-        ledger.spend(Event("more", Cost.pure(promise.epsilon * 1e-3), 5, 5))
+        Charges(promise, (sums, Event("more", Cost.pure(promise.epsilon * 1e-3), 5, 5)))
 
 
 @given(PROMISES, st.floats(0.01, 0.99), st.booleans())
@@ -250,10 +248,8 @@ def test_a_threshold_and_the_sums_may_share_an_observation(promise, share, gauss
     strategy = BinaryTree("gaussian" if gaussian else "laplace")
     promise = promise if gaussian else Guarantee(promise.epsilon)
     mechanism = Mechanism.calibrate(strategy, 1000, promise, already=learning)
-    ledger = Ledger(promise)
-    ledger.spend(Event("threshold", learning, 1, 50))
-    ledger.spend(Event("sums", mechanism.cost, 1, None))
-    assert ledger.worst() == Charge(1, 50, learning + mechanism.cost)
+    events = (Event("threshold", learning, 1, 50), Event("sums", mechanism.cost, 1, None))
+    assert Charges(promise, events).worst() == Charge(1, 50, learning + mechanism.cost)
 
 
 @given(PROMISES)
@@ -263,149 +259,6 @@ def test_calibration_is_tight(promise):
     assert Cost.gaussian(Fraction(mu) ** 2).within(promise)
     larger = math.nextafter(mu, math.inf)
     assert not Cost.gaussian(Fraction(larger) ** 2).within(promise)
-
-
-# --- The ledger ----------------------------------------------------------------------------------
-
-
-def test_a_refused_spend_changes_nothing_and_closes_for_ever():
-    ledger = Ledger(Guarantee(1.0))
-    ledger.spend(Event("first", Cost.pure(0.6), 1, 10))
-    with pytest.raises(BudgetExceeded, match=r"second.*nothing was drawn"):
-        ledger.spend(Event("good", Cost.pure(0.1), 20, 30), Event("second", Cost.pure(0.6), 10, 12))
-    assert [event.label for event in ledger.entries] == ["first"]
-    assert ledger.closed
-    for spend in (Event("tiny", Cost.pure(1e-9), 100, 100), Event("free", Cost(), 1, 1)):
-        with pytest.raises(LedgerClosed, match="second"):
-            ledger.spend(spend)
-    again = Ledger.from_json(ledger.to_json())
-    assert again.closed
-    with pytest.raises(LedgerClosed):
-        again.spend(Event("tiny", Cost.pure(1e-9), 100, 100))
-    assert "closed" in str(again)
-
-
-def test_disjoint_observations_pay_the_worst_not_the_sum():
-    ledger = Ledger(Guarantee(1.0))
-    ledger.spend(
-        Event("threshold", Cost.pure(0.6), 1, 100), Event("opening", Cost.pure(0.4), 1, 100)
-    )
-    ledger.spend(Event("sums", Cost.pure(1), 101, None))
-    assert [(c.first, c.last, c.cost.epsilon) for c in ledger.charges()] == [
-        (1, 100, Fraction(0.6) + Fraction(0.4)),
-        (101, None, 1),
-    ]
-    with pytest.raises(BudgetExceeded):
-        ledger.spend(Event("one too many", Cost.pure(2.0**-60), 100, 101))
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 12), st.integers(0, 6), st.booleans(), st.integers(1, 9)),
-        max_size=6,
-    )
-)
-def test_charges_are_what_each_observation_pays(spans):
-    """Against the obvious: add up, for each observation, the events that touch it."""
-    events = [
-        Event("e", Cost.pure(Fraction(cost, 7)), first, None if endless else first + extra)
-        for first, extra, endless, cost in spans
-    ]
-    found = charges(events)
-    for observation in range(1, 30):
-        expected = sum(
-            (
-                e.cost
-                for e in events
-                if e.first <= observation and (e.last is None or observation <= e.last)
-            ),
-            Cost(),
-        )
-        mine = [
-            c for c in found if c.first <= observation and (c.last is None or observation <= c.last)
-        ]
-        assert len(mine) <= 1
-        assert (mine[0].cost if mine else Cost()) == expected
-
-
-@given(st.lists(st.tuples(COSTS, st.integers(1, 99), st.integers(0, 9)), max_size=4))
-@settings(max_examples=30)
-def test_json_keeps_a_ledger_exactly(spends):
-    ledger = Ledger(Guarantee(30.0, 0.9, protects="one trip"))
-    for cost, first, extra in spends:
-        ledger.spend(Event("spend", cost, first, first + extra if extra else None))
-    again = Ledger.from_json(ledger.to_json())
-    assert again == ledger
-    assert again.entries == ledger.entries
-    assert again.to_json() == ledger.to_json()
-    assert str(again) == str(ledger)
-
-
-def test_json_shows_what_was_charged_rounded_outward():
-    promise = Guarantee(1.0, 2.0**-20)
-    mu = gaussian_mu(promise, Cost.pure(Fraction(1, 3)))
-    ledger = Ledger(promise)
-    ledger.spend(
-        Event("both", Cost.pure(Fraction(1, 3)) + Cost.gaussian(Fraction(mu) ** 2), 1, None)
-    )
-    (charged,) = json.loads(ledger.to_json())["charged"]
-    assert Fraction(charged["epsilon"]) >= Fraction(1, 3)
-    assert Fraction(charged["mu"]) >= Fraction(mu)
-    exact = delta_at(1.0, ledger.charges()[0].cost)
-    assert exact <= charged["delta_at_promised_epsilon"] <= promise.delta
-
-
-def test_a_ledger_tells_a_person_what_was_spent():
-    ledger = Ledger(Guarantee(1.0, 2.0**-20))
-    assert "nothing yet" in str(ledger)
-    ledger.spend(Event("threshold", Cost.approximate(0.5, 2.0**-20), 1, 50_000))
-    ledger.spend(Event("sums", Cost.gaussian(0.05), 50_001, None))
-    text = str(ledger)
-    for part in ("threshold", "1 … 50,000", "50,001 …", "ε = 0.5", "promised", "worst"):
-        assert part in text
-
-
-def test_entries_cannot_be_removed():
-    ledger = Ledger(Guarantee(1.0))
-    ledger.spend(Event("first", Cost.pure(0.5), 1, 10))
-    assert isinstance(ledger.entries, tuple)
-    with pytest.raises(AttributeError):
-        ledger.entries = ()  # type: ignore[misc]
-
-
-def ledger_text(**changed):
-    fields = {
-        "format": "rillet-ledger-1",
-        "promised": {"epsilon": 1},
-        "entries": [],
-        "refused": None,
-    }
-    return json.dumps(fields | changed)
-
-
-NEGATIVE = {"label": "a", "first": 1, "last": 2, "epsilon": "-5", "delta": "0", "mu_squared": "0"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{}",
-        "[]",
-        "null",
-        '{"format": "rillet-ledger-1"}',
-        ledger_text(format="rillet-ledger-2"),
-        ledger_text(promised={"epsilon": -1}),
-        ledger_text(entries=[NEGATIVE]),
-        ledger_text(entries=[NEGATIVE | {"epsilon": "1/0"}]),
-        ledger_text(entries=[NEGATIVE | {"epsilon": "1", "first": 3}]),
-        ledger_text(entries=5),
-    ],
-)
-def test_text_that_is_no_ledger_is_refused(text):
-    with pytest.raises(ParameterError) as raised:
-        Ledger.from_json(text)
-    assert raised.value.parameter == "ledger"
 
 
 # --- Bad input: named, and nothing drawn ---------------------------------------------------------
@@ -472,14 +325,6 @@ def test_a_cost_that_is_none_is_named(name, value):
 def test_a_cost_is_kept_as_an_exact_rational():
     assert Cost(0.1).epsilon == Fraction(0.1)
     assert isinstance((Cost(0.1) + Cost(epsilon=Fraction(1, 3))).epsilon, Fraction)
-
-
-@pytest.mark.parametrize(
-    ("first", "last"), [(0, 5), (-1, None), (5, 4), (1.5, 3), (1, 2.5), (True, 3), ("1", 2)]
-)
-def test_observations_that_are_none_are_named(first, last):
-    with pytest.raises(ParameterError, match="first, last"):
-        Event("x", Cost.pure(1), first, last)
 
 
 def test_gaussian_noise_without_delta_is_refused():

@@ -1,4 +1,4 @@
-"""The ledger's closed forms beside dp-accounting's numerical ones.
+"""The costs' closed forms beside dp-accounting's numerical ones.
 
 dp-accounting discretises the privacy loss: with pessimistic rounding its δ is an upper bound that
 approaches the truth from above, with optimistic rounding a lower bound.  A closed form must lie
@@ -81,7 +81,7 @@ def test_approximate_with_gaussian():
 
 @pytest.mark.parametrize("epsilon", [0.3, 0.7, 1.1])
 def test_a_laplace_draw_costs_at_most_what_a_pure_event_is_charged(epsilon):
-    """The ledger knows no more of a pure event than its ε: an upper bound for every such event."""
+    """A cost knows no more of a pure event than its ε: an upper bound for every such event."""
     ours = float(delta_at(epsilon, Cost.pure(0.5) + Cost.pure(0.7)))
     theirs = composed_delta([laplace(0.5, False), laplace(0.7, False)], epsilon)
     assert theirs <= ours * (1 + 1e-9)

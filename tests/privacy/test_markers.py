@@ -413,7 +413,7 @@ def test_repr_of_everything_that_holds_data(tmp_path):
         change = Change({"source": VALUES}, {0: Kept(state)}, {(0, 0): raw.tobytes()}, [], b"x")
         for thing in (
             *(stream, state, many, many._keyed, memory, durable, durable._keyed, durable._states),
-            *(durable._store, change, Kept(state), durable.plan, stream.ledger, stream.secret),
+            *(durable._store, change, Kept(state), durable.plan, stream.charges, stream.secret),
         ):
             shown[f"{name}: {type(thing).__name__}"] = repr(thing) + str(thing) + f"{thing}"
         durable.close()

@@ -29,7 +29,7 @@ PLANS = {
     "toeplitz": Plan.baseline(
         epsilon=1.0, delta=DELTA, upper=100.0, length=100, strategy=BufferedToeplitz()
     ),
-    "elders": Plan.baseline(epsilon=1.0, upper=100.0, length=100, strategy=SignedDigitTree()),
+    "digits": Plan.baseline(epsilon=1.0, upper=100.0, length=100, strategy=SignedDigitTree()),
     "honaker": Plan.baseline(epsilon=1.0, upper=100.0, length=None, strategy=HonakerTree()),
     "with looks": Plan(epsilon=1.0, delta=DELTA, upper=100.0, length=200, lag=20),
     "with looks, pure": Plan(epsilon=1.0, upper=100.0, length=200, lag=20),

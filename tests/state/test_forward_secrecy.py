@@ -58,7 +58,7 @@ PLANS = {
     "tree, every 7": lambda: baseline(900, every=7),
     "paper": lambda: paper(300, 60),
     "paper, backfilled": lambda: paper(300, 60, every=5, backfill=True),
-    "elders, refreshed": lambda: Plan(epsilon=1.0, upper=100.0, length=300, lag=40),
+    "signed digits, refreshed": lambda: Plan(epsilon=1.0, upper=100.0, length=300, lag=40),
     "toeplitz": lambda: Plan(epsilon=1.0, delta=DELTA, upper=100.0, length=300, lag=40),
     "keys": lambda: Plan(epsilon=1.0, upper=100.0, length=60, lag=5, keys=KEYS),
     "keys, shared": lambda: Plan(
@@ -278,7 +278,7 @@ def test_every_look_of_an_epoch_is_followed_by_others_until_the_last():
 
 def test_looks_drawn_ahead_are_those_to_come(tmp_path):
     with small_chunks(ratchet=64):
-        plan = PLANS["elders, refreshed"]()
+        plan = PLANS["signed digits, refreshed"]()
         ends = [epoch.last for epoch in plan.layout.epochs if epoch.look is not None]
         assert len(ends) >= 2
         for count in (45, 100, 150, 200, 299):
@@ -346,7 +346,7 @@ def test_what_a_thief_learns_of_the_signed_digit_tree(arity, leaves, window):
 # --- The learning buffer -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["paper", "elders, refreshed", "keys", "keys, shared"])
+@pytest.mark.parametrize("name", ["paper", "signed digits, refreshed", "keys", "keys, shared"])
 def test_learning_buffers_are_gone_after_the_opening(tmp_path, name):
     plan, folder = PLANS[name](), tmp_path / "live"
     count = 120 if not plan.keys else 900

@@ -51,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
         private answers: the plain binary tree, the mechanism of Perrier, Asghar and Kaafar, which
         first learns from 50,000 baskets how large baskets really are, and what rillet itself
         would choose. Each promises at most ε = 1 and δ = 2^-20 for every basket. The noise is
-        drawn afresh, so the numbers differ from run to run. At the end: the errors, the ledgers,
+        drawn afresh, so the numbers differ from run to run. At the end: the errors, the charges,
         and a picture.
         """,
         epilog=examples(
@@ -318,14 +318,14 @@ def _plain(race: Race) -> None:
 
 
 def _report(race: Race, screen: Any) -> None:
-    """Errors and ledgers."""
+    """Errors and charges."""
     screen.print(_standing(race))
     say()
     screen.print(_result_table(race))
     say("\nErrors of one run; the next run draws other noise.\n")
     for runner in race.runners:
-        say(f"Ledger of the {runner.label.removeprefix('the ')}")
-        say(_indented(str(runner.stream.ledger)))
+        say(f"Charges of the {runner.label.removeprefix('the ')}")
+        say(_indented(str(runner.stream.charges)))
         say()
 
 

@@ -1,6 +1,6 @@
 """``rillet ledger``: what was promised and what each observation has been charged.
 
-**Privacy.** Reads public files: ledgers and plans.
+**Privacy.** Reads public files: charges and plans.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rillet.cli.common import add_command, examples, load_plan, read_text, say
 from rillet.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
-    from rillet.privacy import Ledger
+    from rillet.privacy import Charges
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,48 +24,48 @@ def add_parser(subparsers: Any) -> None:
         "ledger",
         run,
         description="""
-        Show what was promised and what was spent, from a ledger, a plan or a durable state.
+        Show what was promised and what each observation is charged.
 
-        A ledger is what `rillet run --ledger FILE` writes; of a plan, the ledger that a complete
-        run of it would have; of the folder of a durable run, what has been spent up to the latest
-        release, from its public files. The total is that of the worst-off observation: every
-        observation has paid so much or less.
+        FILE is what `rillet run --ledger FILE` wrote; or a plan, for what a complete run of it
+        charges; or the folder of a durable run, for what it has charged up to the latest release,
+        from its public files. The total is that of the worst-off observation: every observation
+        pays so much or less.
         """,
         epilog=examples(
-            ("rillet ledger ledger.json", "what a run has spent"),
-            ("rillet ledger plan.json --json", "what a plan will spend, for a program"),
-            ("rillet ledger live", "what a durable run has spent so far, also while it runs"),
+            ("rillet ledger ledger.json", "what a run has charged"),
+            ("rillet ledger plan.json --json", "what a plan charges, for a program"),
+            ("rillet ledger live", "what a durable run has charged so far, also while it runs"),
         ),
     )
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a ledger or a plan in JSON, - for standard input; or the folder of a durable run",
+        help="charges or a plan in JSON, - for standard input; or the folder of a durable run",
     )
-    parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
-    ledger = _of_state(args.file) if Path(args.file).is_dir() else _load(args.file)
-    say(ledger.to_json() if args.json else str(ledger))
+    """Run the command."""
+    charges = _of_state(args.file) if Path(args.file).is_dir() else _load(args.file)
+    say(charges.to_json() if args.json else str(charges))
     return 0
 
 
-def _of_state(folder: str) -> Ledger:
+def _of_state(folder: str) -> Charges:
     """What the key with the most observations has been charged: it covers every other."""
     from rillet.sink.sqlite import latest_times
 
     plan = load_plan(str(Path(folder) / "plan.json"))
     times = latest_times(Path(folder) / "releases.db")
-    return plan.layout.ledger(max(times.values(), default=0))
+    return plan.layout.charges().after(max(times.values(), default=0))
 
 
-def _load(path: str) -> Ledger:
+def _load(path: str) -> Charges:
     from rillet.plan import Plan
-    from rillet.privacy import Ledger
+    from rillet.privacy import Charges
 
-    expected = "a ledger or a plan in JSON, as rillet run --ledger and rillet plan --save write"
+    expected = "charges or a plan in JSON, as rillet run --ledger and rillet plan --save write"
     text = read_text(path, expected)
     try:
         fields = json.loads(text)
@@ -73,10 +73,10 @@ def _load(path: str) -> Ledger:
         fields = None
     kind = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(kind, str) and kind.startswith("rillet-plan"):
-        return Plan.from_json(text).layout.ledger()
-    if isinstance(kind, str) and kind.startswith("rillet-ledger"):
+        return Plan.from_json(text).layout.charges()
+    if isinstance(kind, str) and kind.startswith("rillet-charges"):
         try:
-            return Ledger.from_json(text)
+            return Charges.from_json(text)
         except ParameterError:
-            raise InputError(f"{path}: expected {expected}, found a damaged ledger") from None
+            raise InputError(f"{path}: expected {expected}, found damaged charges") from None
     raise InputError(f"{path}: expected {expected}, found something else")

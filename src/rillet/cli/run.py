@@ -1,7 +1,7 @@
 """``rillet run``: from a source through a plan's streams to sinks.
 
 **Privacy.** Touches raw data, a block at a time, and hands them to the streams.  Prints counts, the
-plan's public numbers and the ledger; observations reach nothing but the streams.
+plan's public numbers and its charges; observations reach nothing but the streams.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
         Every row is one observation. A value above --upper counts as B, a value below --lower, an
         empty cell or anything that is no number counts as A: nothing is skipped, and nothing stops
         because of a value. Each release is one line with value, noise_std and the rest of the
-        record; the ledger goes to standard error at the end.
+        record; what was charged goes to standard error at the end.
 
         With --state DIR the run is durable: it can be stopped or killed at any instant, and the
         same command goes on where it stopped. Releases then go to DIR/releases.db, and to --out.
@@ -171,7 +171,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         default="refuse",
         help="what to do if that file has something in it (default refuse); a durable run goes on",
     )
-    group.add_argument("--ledger", metavar="FILE", help="also write the ledger as JSON")
+    group.add_argument("--ledger", metavar="FILE", help="also write what is charged, as JSON")
     group.add_argument(
         "--secret",
         metavar="FILE",
@@ -197,7 +197,7 @@ def run(args: argparse.Namespace) -> int:
         return service.check(config, restored=args.restored, say=say)
     with service.opened(config, args) as (streams, blocks, sinks):
         if args.ledger is not None:  # Before the first draw: what the whole plan will charge.
-            write_text(args.ledger, config.plan.layout.ledger().to_json() + "\n")
+            write_text(args.ledger, config.plan.layout.charges().to_json() + "\n")
         report = _Report(config, streams, args)
         with progress(args, config.plan) as show, service.metrics(config, streams) as count:
 
@@ -331,11 +331,11 @@ class _Report:
     def write(self) -> None:
         """Once, at the end."""
         config, absorbed = self._config, self._streams.observations
-        # Of many keys, the ledger of the one with the most observations covers all.
+        # Of many keys, the charges of the one with the most observations cover all.
         most = absorbed if not config.plan.keys else config.plan.most_observations
-        ledger = config.plan.layout.ledger(most)
+        charges = config.plan.layout.charges().after(most)
         if self._args.ledger is not None:
-            write_text(self._args.ledger, ledger.to_json() + "\n")
+            write_text(self._args.ledger, charges.to_json() + "\n")
         if self._args.quiet or self.job is None:
             return
         tally, seconds = self.job.tally, time.perf_counter() - self._begun
@@ -352,7 +352,7 @@ class _Report:
                 f"the last release is at observation {tally.last_release:,}: the "
                 f"{absorbed - tally.last_release:,} after it are fewer than --every"
             )
-        note(str(ledger))
+        note(str(charges))
 
 
 def _named(sink: Any) -> str:

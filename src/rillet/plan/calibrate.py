@@ -1,6 +1,6 @@
 """From a plan's parameters to calibrated mechanisms: how the promise is divided and spent.
 
-**Privacy.** Public numbers only.  What is made here is checked as a whole by the ledger.
+**Privacy.** Public numbers only.  What is made here is checked as a whole by its charges.
 """
 
 from __future__ import annotations

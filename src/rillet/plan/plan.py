@@ -156,7 +156,7 @@ class Plan:
         settle("_choice", choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
-        self.layout.ledger()
+        self.layout.charges()
 
     def _check_sharing(self) -> None:
         if not isinstance(self.shared_threshold, bool):

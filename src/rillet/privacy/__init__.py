@@ -1,16 +1,8 @@
 """Privacy: the guarantee, what things cost, and what each observation is charged."""
 
-from rillet.privacy.accounting import (
-    REPLACE_ONE,
-    SMALLEST_EPSILON,
-    Charge,
+from rillet.privacy.charges import Charge, Charges, Event
+from rillet.privacy.costs import (
     Cost,
-    Event,
-    Guarantee,
-    Ledger,
-    charges,
-    check_delta,
-    check_epsilon,
     delta_at,
     gaussian_mu,
     gaussian_std,
@@ -19,16 +11,22 @@ from rillet.privacy.accounting import (
     round_down,
     round_up,
 )
+from rillet.privacy.guarantee import (
+    REPLACE_ONE,
+    SMALLEST_EPSILON,
+    Guarantee,
+    check_delta,
+    check_epsilon,
+)
 
 __all__ = [
     "REPLACE_ONE",
     "SMALLEST_EPSILON",
     "Charge",
+    "Charges",
     "Cost",
     "Event",
     "Guarantee",
-    "Ledger",
-    "charges",
     "check_delta",
     "check_epsilon",
     "delta_at",

@@ -1,9 +1,8 @@
 """Strategies: how running sums of integers are released.
 
 ``tree``: the binary tree of the paper; ``independent``: the straw man; ``honaker``: the same tree,
-better decoded; ``elders``: the signed-digit tree, best for pure ε; ``toeplitz``: BLT and the square
-root, best for Gaussian noise.  Each keeps its encoder (touches raw data) and its decoder
-(post-processing) apart.
+better decoded; ``signed_digit``: best for pure ε; ``toeplitz``: BLT and the square root, best for
+Gaussian noise.  Each keeps its encoder (touches raw data) and its decoder (post-processing) apart.
 """
 
 from rillet.strategy.base import Decoder, Encoder, Mechanism, Stepper, Strategy

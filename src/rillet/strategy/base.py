@@ -76,9 +76,9 @@ Levels: TypeAlias = Callable[[int], NoiseSource]
 class NoiseProcess:
     """The integer noise of the nodes, made from independent draws; here simply one draw each.
 
-    A strategy whose noise is correlated (``elders``) draws each ingredient once, at the leaf that
-    first needs it, with the key in force at that leaf, and keeps it in its state as long as later
-    leaves need it: keys may ratchet between any two leaves, and nothing is ever drawn again.
+    A strategy whose noise is correlated (the signed-digit tree) draws each ingredient once, at the
+    leaf that first needs it, with the key in force at that leaf, and keeps it in its state as long
+    as later leaves need it: keys may ratchet between any two leaves, and nothing is drawn again.
 
     **Privacy.** Touches no data.  The state is noise: whoever reads it together with the releases
     learns exact sums, so it is kept as safe as the exact state of the encoder.

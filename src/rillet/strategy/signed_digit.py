@@ -6,7 +6,7 @@ many nodes as in an ordinary ``k``-ary tree, and far fewer levels than a binary 
 
 Nodes ahead of ``t`` hold leaves that have not come yet.  Therefore the release is the exact prefix
 sum plus an integer noise process, distributed as the decoding of a noisy tree: the sums of the
-nodes cancel exactly, and only their noise is left (docs/proofs/elders.md).
+nodes cancel exactly, and only their noise is left (docs/proofs/signed-digit.md).
 
 | here | meaning |
 |---|---|
@@ -39,7 +39,7 @@ class SignedDigitTree(Strategy):
 
     **Privacy.** The release is distributed as the decoding of a tree in which every leaf lies in
     ``h`` nodes: L1 sensitivity ``h·steps``, for inputs chosen adaptively too
-    (docs/proofs/elders.md).
+    (docs/proofs/signed-digit.md).
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class SignedDigitTree(Strategy):
         """Number of nodes in common.
 
         Two leaves share nodes of a level only when they count from the same multiple of the level
-        above, in the same direction (docs/proofs/elders.md).
+        above, in the same direction (docs/proofs/signed-digit.md).
         """
         k, h = self.shape(leaves)
         earlier, later = np.asarray(earlier, np.int64), np.asarray(later, np.int64)
