@@ -151,7 +151,7 @@ def test_what_is_charged_is_written_and_read_back(tmp_path, capsys):
     assert main(["ledger", str(ledger), "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)
     assert fields["promised"]["epsilon"] == 1.0
-    assert len(fields["entries"]) == 3
+    assert len(fields["events"]) == 3
 
 
 def test_a_plan_has_the_charges_of_a_complete_run(tmp_path, capsys):

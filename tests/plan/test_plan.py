@@ -224,7 +224,7 @@ def test_a_plan_that_would_overspend_is_refused():
     dear = dataclasses.replace(
         layout.opening, cost=dataclasses.replace(layout.opening.cost, epsilon=1)
     )
-    with pytest.raises(RilletError, match="beyond the promised"):
+    with pytest.raises(RilletError, match="as promised, found"):
         dataclasses.replace(layout, opening=dear).charges()
 
 
