@@ -71,9 +71,9 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
-# Not --quiet: it would hide the warnings from --strict as well.
+# Without its cache, which does not see that a docstring or scripts/formulas.py has changed.
 docs: $(STAMP) ## build the documentation into site/, any warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	PYTHONPATH=scripts $(BIN)/zensical build --clean --strict
 
 # --- things to look at --------------------------------------------------------------------------
 
@@ -100,6 +100,6 @@ constraints: ## renew both files of pinned versions from clean environments
 	write benchmarks/constraints.txt "the benchmarks run"
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(BENCH) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache benchmarks/results
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ NOT_RUN = {
     "CONTRIBUTING.md": 1,
     "README.md": 1,
     "docs/benchmarks.md": 1,
+    "docs/index.md": 1,
     "docs/mechanism.md": 1,
 }
 
@@ -62,13 +65,14 @@ def test_the_examples_in_docstrings_run(module, tmp_path, monkeypatch):
     assert result.failed == 0
 
 
-def names_in_notation() -> list[str]:
+def names_in_glossary() -> list[str]:
+    """What stands in the column "name in code", the fourth of the tables of symbols."""
     rows = [
-        line
-        for line in (ROOT / "docs" / "notation.md").read_text(encoding="utf-8").splitlines()
+        line.split(" | ")
+        for line in (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("|")
     ]
-    return re.findall(r"`([A-Za-z_.]+)`", " ".join(row.rsplit("|", 2)[1] for row in rows))
+    return re.findall(r"`([A-Za-z_.]+)`", " ".join(row[3] for row in rows if len(row) == 4))
 
 
 def exists(dotted: str) -> bool:
@@ -86,12 +90,64 @@ def exists(dotted: str) -> bool:
     return True
 
 
-def test_every_name_in_the_notation_exists():
-    names = names_in_notation()
-    assert len(names) > 25
+def test_every_name_in_the_glossary_exists():
+    names = names_in_glossary()
+    assert len(names) > 20
     assert [name for name in names if not exists(name)] == []
     assert not exists("Plan.epsilom")
     assert not exists("no_such_room.Plan")
+
+
+# The site: what its generator does not check.
+
+
+def pages_in(entry: object) -> list[str]:
+    """The pages of a navigation, in order."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in pages_in(part)]
+
+
+def test_every_page_is_in_the_navigation_once():
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    listed = pages_in(site["project"]["nav"])
+    assert listed[0] == "index.md"
+    assert sorted(listed) == sorted(
+        page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")
+    )
+
+
+def test_the_index_of_the_proofs_lists_every_page():
+    folder = ROOT / "docs" / "proofs"
+    listed = re.findall(r"^- \[.*\]\((.*\.md)\)", (folder / "index.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(
+        page.name for page in folder.glob("*.md") if page.stem != "index"
+    )
+    assert listed.index("segments.md") < listed.index("toeplitz.md") < listed.index("smooth.md")
+
+
+def test_what_pages_name_exists():
+    """Files and folders of the repository that a page names, and pages that the source names."""
+    missing = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"`((?:tests|scripts|benchmarks|rillet)/[\w/.-]*)`", text):
+            root = ROOT / "src" if path.startswith("rillet/") else ROOT
+            known = (root / path).exists() or path.startswith("benchmarks/results/")
+            missing += [] if known else [f"{name(page)}: {path}"]
+    for source in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for path in re.findall(r"docs/[\w/-]+\.md", source.read_text(encoding="utf-8")):
+            missing += [] if (ROOT / path).exists() else [f"{source.relative_to(ROOT)}: {path}"]
+    assert missing == []
+
+
+def test_formulas_are_converted_or_refused():
+    typeset = runpy.run_path(str(ROOT / "scripts" / "formulas.py"))["typeset"]
+    assert "".join(typeset(r"x'_i \le \sqrt{2}", "inline").itertext()) == "x′i≤2"
+    for broken in (r"\nosuchcommand x", r"\frac{1"):
+        with pytest.raises(ValueError, match="formula"):
+            typeset(broken, "inline")
 
 
 # The runner itself: each kind of broken page must fail.

@@ -1,6 +1,6 @@
 """Epochs: what a look and the running sum cost an observation, and what is really drawn.
 
-The statements are those of docs/proofs/epochs.md.
+The statements are those of docs/proofs/segments.md.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_the_sdist_holds_tests_and_documentation_and_no_junk(built):
         "Makefile",
         "README.md",
         "constraints.txt",
-        "mkdocs.yml",
+        "zensical.toml",
         "pyproject.toml",
         ".ci/run",
         "docs/threat-model.md",
