@@ -25,6 +25,9 @@ DISPLAY = re.compile(r"^ {0,3}\$\$(?P<tex>.+?)\$\$\s*$", re.DOTALL)
 
 def typeset(tex: str, display: str) -> ET.Element:
     """A formula as an element ``math``; ``ValueError`` for what the converter does not know."""
+    grouping = re.sub(r"\\[{}]", "", tex)
+    if grouping.count("{") != grouping.count("}"):  # the converter would guess
+        raise ValueError(f"formula ${tex}$: a brace has no partner")
     try:
         element = convert_to_element(tex, display=display)
     except Exception as error:
