@@ -1,9 +1,5 @@
 """The default plan's error at step n: the paper's streams, others, and streams that defeat it.
 
-A run is a shortcut (`rillet.reproduce.pipeline`): it takes the looks and the decisions of the
-stream with the same key, bit for bit, and only the running sum's noise from its covariance.  The
-first tests hold it to whole streams, the others measure.
-
 *BT* is the plain binary tree at the bound B with pure ε; *best* is the same strategy with the best
 of 200 declared thresholds, chosen with the data in hand, which clips and adds nothing back.
 Errors are against the exact sum of the unclipped values, as mean |error|.
@@ -19,20 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
-from rillet import FixedThreshold, MissingExtra, ParameterError, Plan, Secret, Sum, datasets
+from helpers.streams import baseline
+from rillet import FixedThreshold, MissingExtra, Plan, Secret, SmoothQuantile, Sum, datasets
 from rillet.noise import FloatArray
-from rillet.reproduce.pipeline import (
-    Pipeline,
-    PipelineRuns,
-    best_fixed_threshold,
-    node_matrix,
-    tree_error,
-)
-from rillet.reproduce.simulate import simulate
-from rillet.testing import Budget, StatisticalFailure, check
-from rillet.testing.statistics import goodness_of_fit
+from rillet.reproduce.accuracy import FixedRanges, best_fixed, evaluate, tree_error
+from rillet.reproduce.context import StandIn
+from rillet.reproduce.mechanisms import BASELINE, DEFAULT, mechanisms
+from rillet.reproduce.simulator import simulate
+from rillet.strategy import BinaryTree, BufferedToeplitz, HonakerTree, Independent, SignedDigitTree
 
 DELTA = 2.0**-20
 FEW, MANY = 240, 20_000
@@ -67,138 +58,64 @@ def data(name: str) -> FloatArray:
     return datasets.trips(25_000_000)
 
 
-# --- The shortcut against whole streams ----------------------------------------------------------
+# --- Errors at all steps -------------------------------------------------------------------------
 
 
-def whole_stream(plan: Plan, values: FloatArray, seed: int, run: int) -> Any:
-    stream = plan.open(secret=Secret.for_tests(seed), key=(run,))
-    stream.update_many(values)
-    return stream
+def exponential(n: int) -> FloatArray:
+    return np.random.default_rng(1).exponential(20.0, n)
 
 
-def widths_of(stream: Any) -> list[float]:
-    """Width of the range in force in the opening and in every epoch."""
-    state, epochs = stream._settled(), len(stream._layout.epochs)
-    learned = [kept.width for kept in state.ranges]
-    return [learned[0], *learned[:epochs]] if len(learned) > 1 else learned * (epochs + 1)
+def test_mean_squared_error_agrees_with_whole_streams():
+    values = exponential(20_000)
+    plan = default_plan(20_000, 3000.0)
+    steps = np.unique(np.linspace(0, 20_000, 257)[1:].astype(np.int64))
+    found = evaluate(plan, values, steps, np.ones(len(steps)), runs=60, draws=2000)
+    exact = np.cumsum(values)
+    squares, ends = [], []
+    for run in range(60):
+        releases = plan.open(secret=Secret.for_tests(2), key=(run,)).update_many(values)
+        at = np.searchsorted(releases.t, steps[steps >= plan.lag])
+        errors = releases.sum[at] - exact[releases.t[at] - 1]
+        squares.append(np.mean(errors**2))
+        ends.append(abs(errors[-1]))
+    whole = np.sqrt(np.mean(squares))
+    # Whole streams scatter: their errors are correlated over time.
+    allowed = 5 * np.std(squares) / np.sqrt(60) / (2 * whole)
+    assert found.over_all == pytest.approx(whole, abs=allowed)
+    assert found.at_end == pytest.approx(np.mean(ends), abs=5 * np.std(ends) / np.sqrt(60))
+    assert allowed < 0.5 * whole
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"delta": 0.0},
-        {"every": 1000},
-        {"refresh": None},
-        {"lower": 3.0, "refresh": 4.0},
-        {"lag": 70_000},
-        {"epsilon": 0.2},
-    ],
-    ids=str,
-)
-def test_a_run_decides_as_the_stream_with_its_key(more):
-    values = data("baskets")
-    plan = default_plan(len(values), 3000.0, **more)
-    runs = Pipeline(plan, values).run(2, seed=4)
-    for run in range(2):
-        stream = whole_stream(plan, values, 4, run)
-        last, segment = stream.release(), stream._settled().segment
-        assert widths_of(stream) == runs.widths[run].tolist()
-        assert last.threshold == runs.thresholds[run]
-        removed = segment.removed + segment.removed_each * (len(values) - segment.after)
-        assert runs.added_back[run] == pytest.approx(removed, rel=1e-12)
-        opening_std = plan.layout.opening_unit_variance**0.5 * runs.widths[run, 0]
-        std = np.hypot(runs.noise_std[run], opening_std)
-        assert std == pytest.approx(last.noise_std, rel=1e-6)
-        # What is left is the noise of the running sum: a few of its deviations at most.
-        left = last.sum - runs.exact_sum - runs.clipping[run] - runs.added_back[run]
-        left -= runs.opening_noise[run]
-        assert 0 < abs(left) < 6 * runs.noise_std[run]
+def test_error_of_the_tree_at_the_last_step_is_the_closed_form():
+    steps, plan = np.array([2500, 5000]), baseline(5000, upper=3000.0)
+    found = evaluate(plan, exponential(5000), steps, np.ones(2), 1, 40_000)
+    assert found.at_end == pytest.approx(tree_error(3000.0, 5000), abs=5 * found.at_end_error)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Whole streams beside runs with the same keys: the released error, what was expected."""
-
-    errors: FloatArray
-    left: FloatArray
-    runs: PipelineRuns
-
-    @property
-    def expected_std(self) -> float:
-        """Standard deviation of the errors: between the runs, and the noise within each."""
-        shift = self.runs.errors - (self.runs.noise - self.runs.opening_noise)
-        return float(np.sqrt(np.var(shift) + np.mean(self.runs.noise_std**2)))
-
-
-def compare(runs: int) -> Comparison:
-    values = data("baskets")
-    plan = default_plan(len(values), 3000.0)
-    short = Pipeline(plan, values).run(runs, seed=4)
-    released = [whole_stream(plan, values, 4, run).release().sum for run in range(runs)]
-    errors = np.array(released) - short.exact_sum
-    known = short.clipping + short.added_back + short.opening_noise
-    return Comparison(errors, (errors - known) / short.noise_std, short)
-
-
-def normal_p_value(values: FloatArray) -> float:
-    edges = np.linspace(-2.0, 2.0, 9)
-    cells = np.diff([0.0, *norm.cdf(edges), 1.0])
-    counts = np.bincount(np.searchsorted(edges, values), minlength=10)
-    return goodness_of_fit(counts, cells).p_value
-
-
-def agrees(found: Comparison, allowed: float) -> None:
-    """The law of what is left, then the two figures that everything here rests on."""
-    check(f"noise left in {len(found.left):,} whole runs", normal_p_value(found.left))
-    with pytest.raises(StatisticalFailure):  # a noise two and a half times as large would show
-        check("power", normal_p_value(found.left * 2.5), budget=Budget())
-    mean, expected_mean = np.mean(np.abs(found.errors)), np.mean(found.runs.expected_errors)
-    std = np.std(found.errors)
-    show(
-        f"{len(found.left):,} whole runs: mean |error| {mean:,.0f}, by shortcut "
-        f"{expected_mean:,.0f}; std {std:,.0f}, by shortcut {found.expected_std:,.0f}"
+def test_the_same_numbers_every_time():
+    smooth = SmoothQuantile(quantile=0.05)
+    plan = default_plan(20_000, 3000.0, lag=8000, threshold=smooth, strategy=BinaryTree())
+    steps, values = np.array([10_000, 20_000]), exponential(20_000)
+    first, second = (
+        evaluate(plan, values, steps, np.ones(2), runs=20, draws=500) for _ in range(2)
     )
-    assert mean == pytest.approx(expected_mean, rel=allowed)
-    # Relative to each run's own noise: one run in many has a range that is far too wide.
-    assert np.std(found.left) == pytest.approx(1.0, rel=allowed)
+    assert first == second
 
 
-def test_runs_agree_with_whole_streams():
-    """With 150 runs chance alone moves a mean |error| by 6 %, so 20 % are allowed."""
-    agrees(compare(150), allowed=0.2)
+def test_every_mechanism_keeps_the_same_promise():
+    stream = StandIn("made up", "Made up", "value", "units", 3000.0, exponential(120_000))
+    named = {item.name: item.plan for item in mechanisms(stream)}
+    assert {BASELINE, DEFAULT} <= set(named)
+    kinds = {type(plan.strategy) for plan in named.values()}
+    assert {Independent, BinaryTree, HonakerTree, SignedDigitTree, BufferedToeplitz} <= kinds
+    for plan in named.values():
+        assert plan.epsilon == 1.0
+        assert plan.delta in (0.0, DELTA)
+        assert plan.length == 120_000
+        assert plan.layout.worst_cost().epsilon <= 1
 
 
-@pytest.mark.long
-def test_runs_agree_with_a_thousand_whole_streams_within_5_percent():
-    found = compare(1000)
-    agrees(found, allowed=0.05)
-    assert np.std(found.errors) == pytest.approx(found.expected_std, rel=0.05)
-
-
-def test_nodes_of_the_signed_digit_tree_are_those_of_its_covariance():
-    plan = default_plan(5000, 100.0, delta=0.0)
-    main = plan.layout.main
-    assert main is not None
-    leaves = np.array([1, 7, 100, 2400, 2401, main.leaves])
-    matrix = node_matrix(main, leaves)
-    low, high = np.minimum.outer(leaves, leaves), np.maximum.outer(leaves, leaves)
-    assert np.array_equal(matrix @ matrix.T, main.strategy.covariance(main.leaves, low, high))
-    with pytest.raises(ParameterError, match="strategy"):
-        node_matrix(default_plan(5000, 100.0).layout.main, leaves)
-
-
-@pytest.mark.parametrize("delta", [DELTA, 0.0])
-def test_noise_has_the_deviation_it_states(delta):
-    values = np.random.default_rng(1).exponential(10.0, 6000)
-    plan = default_plan(6000, 1000.0, delta=delta)
-    runs = Pipeline(plan, values).run(250, seed=2)
-    units = (runs.noise - runs.opening_noise) / runs.noise_std
-    assert np.std(units) == pytest.approx(1.0, abs=5 * (0.9 if delta else 1.4) / 250**0.5)
-    assert runs.mean_absolute_error == pytest.approx(np.mean(runs.expected_errors), rel=0.25)
-    again = Pipeline(plan, values).run(3, seed=2)
-    assert again.errors.tolist() != Pipeline(plan, values).run(3, seed=3).errors.tolist()
-    assert np.array_equal(again.widths, runs.widths[:3])
+# --- What to compare with ------------------------------------------------------------------------
 
 
 def test_the_tree_s_error_is_exact():
@@ -214,33 +131,35 @@ def test_the_tree_s_error_is_exact():
 def test_the_best_fixed_threshold_is_the_best_of_whole_plans(delta):
     values = np.random.default_rng(8).exponential(10.0, 4000)
     plan = default_plan(4000, 1000.0, delta=delta)
-    best = best_fixed_threshold(plan, values)
+    best = best_fixed(plan, FixedRanges.of(values, 1000.0), draws=20_000)
     tried = {}
     for factor in (0.5, 1.0, 2.0):
-        fixed = FixedThreshold(best.threshold * factor)
+        fixed = FixedThreshold(best.threshold_at_end * factor)
         given = default_plan(4000, 1000.0, delta=delta, threshold=fixed, strategy=plan.strategy)
         errors = []
         for run in range(60):
-            stream = whole_stream(given, values, 6, run)
+            stream = given.open(secret=Secret.for_tests(6), key=(run,))
+            stream.update_many(values)
             errors.append(abs(stream.release().sum - values.sum()))
         tried[factor] = np.mean(errors)
     assert min(tried, key=tried.__getitem__) == 1.0
-    assert tried[1.0] == pytest.approx(best.mean_absolute_error, rel=0.35)
+    assert tried[1.0] == pytest.approx(best.at_end, rel=0.35)
 
 
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("runs", lambda: Pipeline(default_plan(5000, 9.0), np.ones(5000)).run(0)),
-        ("values", lambda: Pipeline(default_plan(5000, 9.0), np.ones(4999))),
-        ("values", lambda: Pipeline(default_plan(5000, 9.0), np.full(5000, np.nan))),
-        ("threshold", lambda: Pipeline(default_plan(500, 9.0, lag=0), np.ones(500))),
-    ],
-)
-def test_bad_requests_name_the_parameter(name, make):
-    with pytest.raises(ParameterError) as error:
-        make()
-    assert error.value.parameter == name
+def test_the_best_fixed_threshold_over_all_steps():
+    values, n = exponential(20_000), 20_000
+    steps = np.unique(np.linspace(0, n, 129)[1:].astype(np.int64))
+    ranges = FixedRanges.of(values, 3000.0, steps=steps, count=40)
+    plan = baseline(n, upper=3000.0)
+    best = best_fixed(plan, ranges)
+    errors = []
+    for upper in ranges.uppers:
+        bias = np.cumsum(np.minimum(values, upper) - values)[steps - 1]
+        std = upper * np.array([plan.layout.unit_std_at(int(t)) for t in steps])
+        errors.append(np.sqrt(np.mean(bias**2 + std**2)))
+    assert best.over_all == pytest.approx(min(errors))
+    assert best.threshold == ranges.uppers[int(np.argmin(errors))]
+    assert 0 < np.argmin(errors) < len(errors) - 1
 
 
 # --- Measuring -----------------------------------------------------------------------------------
@@ -258,19 +177,19 @@ class Measured:
     def of(cls, name: str, values: FloatArray, upper: float, runs: int, **more: Any) -> Measured:
         """``runs`` runs of the default plan; with few, the noise is integrated over."""
         plan = default_plan(len(values), upper, **more)
-        best = best_fixed_threshold(plan, values)
-        simulated = Pipeline(plan, values).run(runs)
+        best = best_fixed(plan, FixedRanges.of(values, upper), draws=20_000)
+        simulated = simulate(plan, values, runs)
         errors = np.abs(simulated.errors) if runs >= MANY else simulated.expected_errors
         mean = float(np.mean(errors))
         found = cls(
-            over_best=mean / best.mean_absolute_error,
+            over_best=mean / best.at_end,
             tree_over=tree_error(upper, len(values)) / mean,
             chance=float(np.std(errors)) / mean / runs**0.5,
         )
         show(
             f"{name}, n = {len(values):,}, lag {plan.lag:,}, {runs:,} runs: BT / ours "
             f"{found.tree_over:.2f}, ours / best {found.over_best:.3f} (± {found.chance:.1%}); "
-            f"best threshold {best.threshold:.4g}, ours at the end "
+            f"best threshold {best.threshold_at_end:.4g}, ours at the end "
             f"{np.median(simulated.thresholds):.4g}"
         )
         return found
@@ -405,18 +324,18 @@ HARD: dict[str, tuple[Make, float]] = {
 def measure_hard(name: str, runs: int, seed: int) -> None:
     make, upper = HARD[name]
     values = make(np.random.default_rng(seed), LENGTH)
-    simulated = Pipeline(default_plan(LENGTH, upper), values).run(runs)
+    simulated = simulate(default_plan(LENGTH, upper), values, runs)
     ours, tree = simulated.expected_errors, tree_error(upper, LENGTH)
+    uppers = np.median(simulated.paths.uppers, axis=0)
     show(
         f"{name} (seed {seed}), n = {LENGTH:,}, {runs:,} runs: ours / BT "
         f"{np.mean(ours) / tree:.3g}, in the worst run {np.max(ours) / tree:.3g}; "
-        f"range after the opening {np.median(simulated.widths[:, 0]):.4g}, "
-        f"at the end {np.median(simulated.widths[:, -1]):.4g} of {upper:g}"
+        f"range after the warm-up {uppers[0]:.4g}, at the end {uppers[-1]:.4g} of {upper:g}"
     )
     assert np.mean(ours) <= 2 * tree
     if name == "0.001 of the values at B":  # noticed, and the range raised to where they are
-        assert np.median(simulated.widths[:, 0]) < 0.5 * upper
-        assert np.median(simulated.widths[:, -1]) > 0.85 * upper
+        assert uppers[0] < 0.5 * upper
+        assert uppers[-1] > 0.85 * upper
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -440,7 +359,7 @@ SHARES = {
 
 
 def shares(make: Make, upper: float, runs: int) -> Iterator[tuple[float, float]]:
-    """Clipped share by the release that ends an epoch, and the share in that epoch."""
+    """Clipped share by the release that ends a segment, and the share in that segment."""
     values = make(np.random.default_rng(SEED), LENGTH)
     plan = default_plan(LENGTH, upper)
     for run in range(runs):
@@ -453,7 +372,7 @@ def shares(make: Make, upper: float, runs: int) -> Iterator[tuple[float, float]]
             first = last
 
 
-#: A share below this is a few values in the last epochs: neither stated nor true to a factor.
+#: A share below this is a few values in the last segments: neither stated nor true to a factor.
 TINY = 3e-5
 
 

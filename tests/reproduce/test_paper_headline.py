@@ -19,7 +19,7 @@ import pytest
 from rillet import MissingExtra, Plan, Secret, Sum, datasets
 from rillet.gather.grid import Grid
 from rillet.noise import FloatArray
-from rillet.reproduce import Simulated, improvement, simulate
+from rillet.reproduce.simulator import Runs, improvement, simulate
 from rillet.threshold import Range, SmoothQuantile
 
 RUNS = 20_000
@@ -155,7 +155,7 @@ def _spread(errors: FloatArray) -> float:
     return float(np.std(errors[sizes <= np.quantile(sizes, 0.999)]))
 
 
-def compare(values: FloatArray, upper: float, runs: int, **table: Any) -> Simulated:
+def compare(values: FloatArray, upper: float, runs: int, **table: Any) -> Runs:
     _, plan = plans(values, upper, "textbook", **table)
     secret = Secret.for_tests(5)
     whole = whole_runs(plan, values, runs, secret)

@@ -11,43 +11,37 @@ same strategy clipped at the best fixed threshold, which nobody knows in advance
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from rillet.layout import Layout
-from rillet.noise import LAWS, LatticeNoise, Secret
 from rillet.plan import Plan
-from rillet.reproduce.accuracy_picture import paint
 from rillet.reproduce.context import Context, StandIn
-from rillet.reproduce.mechanisms import (
-    BASELINE,
-    DEFAULT,
-    PAPER,
-    TOEPLITZ,
-    Named,
-    mechanisms,
-    strategy_plan,
-)
-from rillet.reproduce.paths import Clipping, Path, Piece, draw_paths, noise_std
+from rillet.reproduce.mechanisms import BASELINE, DEFAULT, PAPER, TOEPLITZ, Named, mechanisms
 from rillet.reproduce.result import Result, Table, measured, plain, standard_error
-from rillet.reproduce.style import DOUBLE, draw
-from rillet.strategy import BinaryTree, HonakerTree, Mechanism, Strategy
-from rillet.threshold import ExponentialQuantile
+from rillet.reproduce.simulator import (
+    Paths,
+    clipping,
+    draw_paths,
+    expected_errors,
+    noise_std,
+    simulation_secret,
+)
+from rillet.reproduce.style import COLOURS, DOUBLE, draw
+from rillet.threshold import ExponentialQuantile, FixedThreshold
 
-__all__ = ["Errors", "accuracy", "best_fixed", "evaluate"]
+__all__ = ["Best", "Errors", "FixedRanges", "accuracy", "best_fixed", "evaluate", "tree_error"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _SEED: Final = 7
-#: Fixed thresholds tried, on a logarithmic scale from the median to the bound.
-_CANDIDATES: Final = 200
-#: A range of width 1, for noise per unit of range; where it holds does not matter.
-_UNIT: Final = Path((Piece(1, 1, 1.0),))
+
+
+# --- One mechanism -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -65,134 +59,103 @@ class Errors:
     median_over_all: float
 
 
-# --- Noise at the last step ----------------------------------------------------------------------
-
-
-def unit_noise(layout: Layout, count: int, seed: int) -> FloatArray:
-    """Draws of the noise of the last sum, per unit of a range that does not change."""
-    secret = Secret.for_tests(seed).derive("accuracy")
-    total = np.zeros(count)
-    if layout.opening is not None:
-        total += _noise_of(layout.opening, layout.opening.leaves, count, secret, "opening")
-    if layout.main is not None:
-        total += _noise_of(layout.main, layout.main.leaves, count, secret, "main")
-    return total
-
-
-def _noise_of(
-    mechanism: Mechanism, leaf: int, count: int, secret: Secret, purpose: str
-) -> FloatArray:
-    weight = float(mechanism.strategy.weights(mechanism.leaves, np.array([leaf]))[0])
-    law, scale = mechanism.law, mechanism.scale
-    whole = mechanism.strategy.law == "laplace" and not isinstance(mechanism.strategy, HonakerTree)
-    if whole and weight <= 1000:  # so many independent draws
-        draws = LatticeNoise(law, scale, secret, (purpose,)).draw(0, count * round(weight))
-        return np.asarray(draws.reshape(count, -1).sum(axis=1) / mechanism.steps)
-    # Gaussian, exactly or by the central limit theorem.
-    std = math.sqrt(weight * mechanism.node_variance)
-    coarse = max(1.0, std / 2**30)
-    draws = LatticeNoise(LAWS["gaussian"], std / coarse, secret, (purpose,)).draw(0, count)
-    return np.asarray(draws * (coarse / mechanism.steps))
-
-
-def _mean_absolute_normal(mean: FloatArray, std: FloatArray) -> FloatArray:
-    """E|N(mean, std²)|."""
-    from scipy.special import erf
-
-    ratio = mean / std
-    bulk = std * math.sqrt(2 / math.pi) * np.exp(-(ratio**2) / 2)
-    return np.asarray(bulk + mean * erf(ratio / math.sqrt(2)))
-
-
-# --- One mechanism -------------------------------------------------------------------------------
-
-
 def evaluate(
-    plan: Plan, stream: StandIn, steps: IntArray, tree: FloatArray, runs: int, draws: int
+    plan: Plan, values: FloatArray, steps: IntArray, tree: FloatArray, runs: int, draws: int
 ) -> Errors:
-    """Errors of one plan; ``tree`` is the variance of BT at the steps."""
+    """Errors of one plan; ``tree`` is the variance of BT at the steps, the last of which is n."""
     layout = plan.layout
     released = steps >= max(layout.lag, 1)
     at = steps[released]
-    paths = draw_paths(plan, stream.values, runs, _SEED)
-    lowest = min(piece.upper for path in paths for piece in path.pieces)
-    clipping = Clipping(stream.values, steps, lowest)
-    changing = len(layout.epochs) > 1
-    unit = np.empty(0) if changing else unit_noise(layout, draws, _SEED)
-    unit_std = np.empty(0) if changing else noise_std(layout, _UNIT, at)
-    squares, ends = np.empty(len(paths)), np.empty(len(paths))
-    for place, path in enumerate(paths):
-        bias = clipping(path)[released]
-        width = path.pieces[-1].upper - layout.bounds.lower
-        std = noise_std(layout, path, at) if changing else width * unit_std
-        squares[place] = float(np.mean(bias**2 + std**2))
-        if changing:
-            ends[place] = float(_mean_absolute_normal(bias[-1:], std[-1:])[0])
-        else:
-            ends[place] = float(np.mean(np.abs(bias[-1] + width * unit)))
-    over_all = math.sqrt(float(squares.mean()))
-    at_end = float(ends.mean())
-    # Draws of the noise are shared by all paths; |noise| has a std of 0.76 of its mean, or less.
-    shared = 0.0 if changing else 0.76 * at_end / math.sqrt(draws)
+    paths = draw_paths(plan, values, runs, _SEED)
+    widths = paths.uppers - layout.bounds.lower
+    bias = clipping(paths, values, at, layout.bounds.lower) + paths.added_at(at)
+    squares = np.mean(bias**2 + noise_std(layout, widths, at) ** 2, axis=1)
+    ends = expected_errors(layout, widths, bias[:, -1], draws, simulation_secret(_SEED))
+    over_all, at_end = math.sqrt(float(squares.mean())), float(ends.mean())
+    # Draws of the noise are shared by all runs; |noise| has a std of 0.76 of its mean, or less.
+    exact = len(layout.epochs) > 1 or layout.noise_law == "gaussian"
+    shared = 0.0 if exact else 0.76 * at_end / math.sqrt(draws)
     return Errors(
         at_end=at_end,
         at_end_error=math.hypot(standard_error(ends), shared),
         over_all=over_all,
         over_all_error=standard_error(squares) / (2 * over_all),
         tree_over_all=math.sqrt(float(tree[released].mean())),
-        range=float(np.median([path.pieces[-1].upper for path in paths])),
+        range=float(np.median(paths.uppers[:, -1])),
         median_over_all=math.sqrt(float(np.median(squares))),
     )
 
 
-# --- The best fixed threshold, known in advance --------------------------------------------------
+# --- What to compare with ------------------------------------------------------------------------
 
 
-def clipped_at(values: FloatArray, steps: IntArray, uppers: FloatArray) -> FloatArray:
-    """What clipping at each of many fixed thresholds takes from the sums at the steps.
+def tree_error(upper: float, length: int, epsilon: float = 1.0) -> float:
+    """Mean |error| of the plain binary tree at the last step, exactly.
 
-    One pass over the values: counts and sums by block of steps and by interval between thresholds.
+    ``upper·L/ε`` times E |sum of q standard Laplace draws|, q the number of ones in ``length``,
+    which is ``2·q·C(2q, q)/4^q``.  (Such a sum is the difference of two Gamma(q) variables.)
     """
-    size = len(uppers)
-    counts = np.zeros(len(steps) * size)
-    sums = np.zeros(len(steps) * size)
-    chunk = 1 << 22
-    for first in range(0, len(values), chunk):
-        part = values[first : first + chunk]
-        large = np.flatnonzero(part > uppers[0])
-        interval = np.searchsorted(uppers, part[large], "left") - 1
-        block = np.searchsorted(steps, first + large + 1)
-        cell = block * size + interval
-        counts += np.bincount(cell, minlength=counts.size)
-        sums += np.bincount(cell, part[large], counts.size)
-    above = np.cumsum(counts.reshape(-1, size)[:, ::-1], axis=1)[:, ::-1]
-    mass = np.cumsum(sums.reshape(-1, size)[:, ::-1], axis=1)[:, ::-1]
-    return np.asarray(np.cumsum(mass - above * uppers, axis=0))
+    ones = length.bit_count()
+    of_sum: float = 2 * ones * math.comb(2 * ones, ones) / 4**ones
+    return upper * length.bit_length() / epsilon * of_sum
+
+
+@dataclass(frozen=True, eq=False)
+class FixedRanges:
+    """Declared thresholds to try, and what clipping at each of them does at the steps."""
+
+    uppers: FloatArray
+    steps: IntArray
+    bias: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        values: ArrayLike,
+        upper: float,
+        lower: float = 0.0,
+        *,
+        steps: IntArray | None = None,
+        count: int = 200,
+    ) -> FixedRanges:
+        """Log-spaced thresholds from the median to the bound; at the last step by default."""
+        observed = np.asarray(values, np.float64)
+        at = np.array([len(observed)]) if steps is None else steps
+        lowest = max(float(np.median(observed[:100_000])) - lower, (upper - lower) * 2.0**-20)
+        uppers = lower + np.geomspace(lowest, upper - lower, count)
+        return cls(uppers, at, clipping(Paths.constant(uppers, at[-1:]), observed, at, lower))
 
 
 @dataclass(frozen=True)
 class Best:
-    """Least errors of a strategy over fixed thresholds, and the threshold for all steps."""
+    """Least errors over declared thresholds, chosen with the data in hand, and those thresholds."""
 
     at_end: float
+    threshold_at_end: float
     over_all: float
     threshold: float
 
 
-def best_fixed(
-    stream: StandIn, strategy: Strategy, steps: IntArray, taken: FloatArray, uppers: FloatArray
-) -> Best:
-    """The least error that the strategy can have with a threshold that never changes."""
-    layout = strategy_plan(stream, strategy).layout
-    variance = float(np.mean(noise_std(layout, _UNIT, steps) ** 2))
-    over_all = np.sqrt(np.mean(taken**2, axis=0) + variance * uppers**2)
-    unit = unit_noise(layout, 4000, _SEED)
-    at_end = [
-        float(np.mean(np.abs(width * unit - clipped)))
-        for width, clipped in zip(uppers, taken[-1], strict=True)
-    ]
-    place = int(np.argmin(over_all))
-    return Best(min(at_end), float(over_all[place]), float(uppers[place]))
+def best_fixed(plan: Plan, ranges: FixedRanges, draws: int = 4000) -> Best:
+    """The least error that a plan could have with a threshold that never changes.
+
+    The plan is the same but for the threshold: same promise, strategy and cadence, no lag, nothing
+    learned and nothing added back. No release could know such a threshold.
+
+    **Privacy.** For public data only.
+    """
+    fixed = replace(plan, lag=0, threshold=FixedThreshold(), threshold_share="auto", refresh="auto")
+    layout, widths = fixed.layout, (ranges.uppers - plan.lower)[:, None]
+    variance = noise_std(layout, widths, ranges.steps) ** 2
+    over_all = np.sqrt(np.mean(ranges.bias**2 + variance, axis=1))
+    at_end = expected_errors(layout, widths, ranges.bias[:, -1], draws, simulation_secret(_SEED))
+    last, best = int(np.argmin(at_end)), int(np.argmin(over_all))
+    return Best(
+        at_end=float(at_end[last]),
+        threshold_at_end=float(ranges.uppers[last]),
+        over_all=float(over_all[best]),
+        threshold=float(ranges.uppers[best]),
+    )
 
 
 # --- All of them ---------------------------------------------------------------------------------
@@ -237,7 +200,7 @@ def accuracy(context: Context) -> Result:
                 "accuracy",
                 "Improvement over BT of every mechanism on four streams.",
                 (DOUBLE, 7.4),
-                lambda figure: paint(figure, context.all, numbers),
+                lambda figure: _paint(figure, context.all, numbers),
             )
         ],
     )
@@ -262,45 +225,35 @@ def _listed(numbers: dict[str, Any], name: str, what: Callable[[dict[str, Any]],
 def _on_stream(context: Context, stream: StandIn) -> dict[str, Any]:
     count = context.pick(4096, 1024)
     steps = np.unique(np.linspace(0, stream.length, count + 1)[1:].astype(np.int64))
-    named = list(mechanisms(stream))
-    context.tell(f"{stream.name}: {_CANDIDATES} fixed thresholds")
-    median = float(np.median(stream.values[:100_000]))
-    uppers = np.geomspace(median, stream.upper, _CANDIDATES)
-    taken = clipped_at(stream.values, steps, uppers)
-    tree_layout = strategy_plan(stream, BinaryTree()).layout
-    tree = (stream.upper * noise_std(tree_layout, _UNIT, steps)) ** 2
+    named = {item.name: item for item in mechanisms(stream)}
+    context.tell(f"{stream.name}: fixed thresholds")
+    ranges = FixedRanges.of(stream.values, stream.upper, steps=steps)
+    tree = noise_std(named[BASELINE].plan.layout, np.array([[stream.upper]]), steps)[0] ** 2
     found: dict[str, Errors] = {}
-    best: dict[Strategy, Best] = {}
-    for item in named:
-        context.tell(f"{stream.name}: {item.name}")
-        runs = _runs(context, item)
-        found[item.name] = evaluate(
-            item.plan, stream, steps, tree, runs, context.pick(20_000, 4_000)
-        )
-        strategy = _strategy_of(item)
-        if strategy not in best:
-            best[strategy] = best_fixed(stream, strategy, steps, taken, uppers)
-    reference = found[BASELINE]
+    best: dict[Any, Best] = {}
+    draws = context.pick(20_000, 4_000)
+    for name, item in named.items():
+        context.tell(f"{stream.name}: {name}")
+        runs = _runs(context, item.plan)
+        found[name] = evaluate(item.plan, stream.values, steps, tree, runs, draws)
+        if item.plan.strategy not in best:
+            best[item.plan.strategy] = best_fixed(item.plan, ranges)
     rows = {
-        item.name: _row(item, found[item.name], reference, best[_strategy_of(item)])
-        for item in named
+        name: _row(item, found[name], found[BASELINE], best[item.plan.strategy])
+        for name, item in named.items()
     }
     return {"n": stream.length, "upper": stream.upper, "mechanisms": rows}
 
 
-def _runs(context: Context, item: Named) -> int:
+def _runs(context: Context, plan: Plan) -> int:
     """As many as the time allows: some ranges take longer to draw than others."""
-    if len(item.plan.layout.epochs) > 1:
+    if plan.layout.declared_range is not None:
+        return 1
+    if len(plan.layout.epochs) > 1:
         return context.pick(200, 20)
-    if isinstance(item.plan.threshold, ExponentialQuantile):
+    if isinstance(plan.threshold, ExponentialQuantile):
         return context.pick(1000, 50)
     return context.pick(2000, 250)
-
-
-def _strategy_of(item: Named) -> Strategy:
-    strategy = item.plan.strategy
-    assert isinstance(strategy, Strategy)
-    return strategy
 
 
 def _row(item: Named, errors: Errors, tree: Errors, best: Best) -> dict[str, Any]:
@@ -351,3 +304,86 @@ def _table(stream: StandIn, found: dict[str, Any]) -> Table:
 def _shown(value: dict[str, float]) -> str:
     digits = 1 if value["value"] >= 10 else 2
     return f"{value['value']:.{digits}f} ± {value['standard_error']:.{digits}f}"
+
+
+# --- The picture ---------------------------------------------------------------------------------
+
+
+def _paint(figure: Any, streams: Sequence[StandIn], numbers: dict[str, Any]) -> None:
+    """A panel to a stream: one line to a mechanism, improvements over BT across."""
+    grid = figure.subplots(2, 2, sharey=True)
+    for axes, stream, letter in zip(grid.flat, streams, "abcd", strict=True):
+        rows = numbers[stream.name]["mechanisms"]
+        labels, heights = _lines(rows)
+        limit = [row["best_fixed_over_all"] for row in rows.values()]
+        over_all = [row["improvement_over_all"]["value"] for row in rows.values()]
+        at_end = [row["improvement_at_n"]["value"] for row in rows.values()]
+        axes.scatter(
+            *(limit, heights),
+            marker="|",
+            s=90,
+            color="black",
+            linewidths=1.3,
+            label="all steps, best fixed threshold known in advance",
+        )
+        axes.scatter(
+            *(at_end, heights),
+            marker="s",
+            s=17,
+            facecolors="none",
+            edgecolors=COLOURS[1],
+            zorder=4,  # open, so that a circle underneath is still seen
+            label="at step n",
+        )
+        axes.scatter(
+            *(over_all, heights),
+            marker="o",
+            s=22,
+            color=COLOURS[0],
+            zorder=3,
+            label="all steps",
+        )
+        axes.axvline(1, color="0.35", linewidth=0.9, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_yticks(list(labels), list(labels.values()))
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        groups = {row["group"] for row in rows.values()}
+        for text in axes.get_yticklabels():
+            text.set_fontweight("bold" if text.get_text() in groups else "normal")
+        for height in heights:
+            axes.axhline(height, color="#E3E3E3", linewidth=0.6, zorder=0)
+        axes.set_title(f"({letter}) {stream.label}", loc="left", fontweight="bold")
+        axes.set_xlabel("error of BT / error")
+        _plain_decades(axes)
+    handles, names = grid[0, 0].get_legend_handles_labels()
+    order = [2, 1, 0]
+    figure.legend(
+        *([handles[i] for i in order], [names[i] for i in order]),
+        loc="outside upper center",
+        ncols=3,
+    )
+
+
+def _lines(rows: dict[str, Any]) -> tuple[dict[float, str], list[float]]:
+    """Labels by height, a heading above each group, and the heights of the mechanisms."""
+    labels: dict[float, str] = {}
+    heights: list[float] = []
+    height, group = 0.0, ""
+    for row in rows.values():
+        if row["group"] != group:
+            group = row["group"]
+            labels[height] = group
+            height -= 1
+        labels[height] = row["label"]
+        heights.append(height)
+        height -= 1
+    return labels, heights
+
+
+def _plain_decades(axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())

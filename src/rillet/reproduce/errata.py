@@ -32,7 +32,7 @@ from rillet.reproduce.paper_values import (
     row_of,
 )
 from rillet.reproduce.result import Result, Table, plain, ratio
-from rillet.reproduce.simulate import ClippedSums, simulate_plans
+from rillet.reproduce.simulator import Paths, clipping, simulate
 from rillet.reproduce.tables import optimum
 from rillet.statistic import Sum
 from rillet.strategy import BinaryTree
@@ -110,8 +110,8 @@ def multiplier(context: Context | None = None) -> Erratum:
     stream = (context or Context()).trips
     row = row_of(stream.table, HEADLINE_LAG)
     learned, clipped = _typical_threshold(stream)
-    sums = ClippedSums(stream.values, 0.0)
-    below, within = (sums.total - float(sums(np.array([x]))[0]) for x in (learned, clipped))
+    both = Paths.constant([learned, clipped], [stream.length])
+    below, within = -clipping(both, stream.values, both.ends)[:, 0]
     estimate = estimated_outlier_error(stream, paper_plan(stream, "paper"))
     lines = (
         (
@@ -326,7 +326,10 @@ def own_data(context: Context | None = None) -> Erratum:
         "calibration": "paper",
     }
     plans = [baseline(stream), paper_plan(stream, "paper"), Plan.paper(**common)]
-    found = [np.abs(one.errors) for one in simulate_plans(plans, stream.values, 5000, seed=9)]
+    found = [
+        np.abs(simulate(plan, stream.values, 5000, seed=9 + index).errors)
+        for index, plan in enumerate(plans)
+    ]
     optimised, advised = ratio(found[0], found[1]), ratio(found[0], found[2])
     lines = (
         (

@@ -16,7 +16,7 @@ from rillet.plan import Plan
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.paper_values import BANDS, BETA, DELTA, EPSILON, HEADLINE_LAG, row_of
 from rillet.reproduce.result import Result, Table, measured, plain, ratio
-from rillet.reproduce.simulate import Simulated, simulate_plans
+from rillet.reproduce.simulator import Runs, simulate
 from rillet.reproduce.style import DOUBLE, ROLES, draw, legend_above, panel
 from rillet.statistic import Sum
 from rillet.threshold import SmoothQuantile
@@ -58,16 +58,19 @@ def paper_plan(stream: StandIn, calibration: str) -> Plan:
     )
 
 
-def _runs(context: Context, stream: StandIn) -> dict[str, Simulated]:
+def _runs(context: Context, stream: StandIn) -> dict[str, Runs]:
     """Runs of BT and of the mechanism under each calibration, on seeds of their own."""
 
-    def make() -> dict[str, Simulated]:
+    def make() -> dict[str, Runs]:
         context.tell(f"{context.runs:,} runs of each mechanism on {stream.name}")
-        plans = [baseline(stream), *(paper_plan(stream, name) for name in CALIBRATIONS)]
-        found = simulate_plans(plans, stream.values, context.runs, seed=_SEED)
-        return dict(zip(["tree", *CALIBRATIONS], found, strict=True))
+        plans = {"tree": baseline(stream)}
+        plans |= {name: paper_plan(stream, name) for name in CALIBRATIONS}
+        return {
+            name: simulate(plan, stream.values, context.runs, seed=_SEED + index)
+            for index, (name, plan) in enumerate(plans.items())
+        }
 
-    made: dict[str, Simulated] = context.once(f"runs on {stream.name}", make)
+    made: dict[str, Runs] = context.once(f"runs on {stream.name}", make)
     return made
 
 
@@ -135,7 +138,7 @@ def fig_error(context: Context) -> Result:
     )
 
 
-def _mean(runs: Simulated) -> dict[str, float]:
+def _mean(runs: Runs) -> dict[str, float]:
     errors = np.abs(runs.errors)
     return measured(float(errors.mean()), float(errors.std(ddof=1) / np.sqrt(errors.size)))
 
@@ -176,7 +179,7 @@ def _headline_table(streams: tuple[StandIn, ...], numbers: dict[str, Any]) -> Ta
     return Table("Mean |error| at step n", head, tuple(rows))
 
 
-def _density_panel(axes: Any, runs: dict[str, Simulated], upper: float) -> None:
+def _density_panel(axes: Any, runs: dict[str, Runs], upper: float) -> None:
     from scipy.stats import gaussian_kde
 
     lines = {
