@@ -8,7 +8,8 @@ Tolerances, relative unless said otherwise:
 
 - a value from random runs: five standard errors of the difference;
 - quantiles of random runs, and ratios to them, which carry no standard error: 20 %;
-- parameters of an optimum, which is flat: 10 %, and 0.03 absolute for shares of β;
+- what an optimiser finds, which depends on the last digits of the machine's arithmetic: 1 %;
+- its parameters, around which the optimum is flat: 10 %, and 0.05 absolute for shares of β;
 - everything else, which no chance enters: 0.1 %.
 """
 
@@ -65,15 +66,15 @@ def quick(tmp_path_factory) -> tuple[dict[str, Any], Path, str]:
         import_extra("matplotlib", package="matplotlib", extra="plot", purpose="to draw")
     except MissingExtra as missing:
         pytest.skip(str(missing))
-    place, away = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("away")
+    target, away = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("away")
     install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    done = run(sys.executable, *install, "--target", place, ROOT, cwd=away)
+    done = run(sys.executable, *install, "--target", target, ROOT, cwd=away)
     assert done.returncode == 0, done.stderr
     ask = "import rillet; print(rillet.__file__)"
-    where = run(sys.executable, "-c", ask, cwd=away, PYTHONPATH=str(place)).stdout.strip()
-    assert Path(where).is_relative_to(place)
+    where = run(sys.executable, "-c", ask, cwd=away, PYTHONPATH=str(target)).stdout.strip()
+    assert Path(where).is_relative_to(target)
     program = (sys.executable, "-m", "rillet", "reproduce", "all", "--quick", "--json")
-    done = run(*program, "--out", "report", cwd=away, PYTHONPATH=str(place))
+    done = run(*program, "--out", "report", cwd=away, PYTHONPATH=str(target))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), away / "report", done.stderr
 
@@ -95,8 +96,8 @@ def differences(found: Any, stored: Any, path: str = "") -> Iterator[str]:
     elif isinstance(stored, list):
         if len(found) != len(stored):
             yield f"{path}: {len(found)} values and not {len(stored)}"
-        for place, (one, other) in enumerate(zip(found, stored, strict=False)):
-            yield from differences(one, other, f"{path}/{place}")
+        for index, (one, other) in enumerate(zip(found, stored, strict=False)):
+            yield from differences(one, other, f"{path}/{index}")
     elif isinstance(stored, float) and isinstance(found, (int, float)):
         relative, absolute = tolerance(path)
         if not math.isclose(found, stored, rel_tol=relative, abs_tol=absolute):
@@ -109,7 +110,9 @@ def tolerance(path: str) -> tuple[float, float]:
     if path.rpartition("/")[2] in SAMPLED:
         return 0.2, 1e-3
     if "/parameters/" in path:
-        return 0.1, 0.03 if "beta_shares" in path else 0.0
+        return 0.1, 0.05 if "beta_shares" in path else 0.0
+    if path.startswith(("/results/table", "/results/fig-eps", "/results/fig-lag")):
+        return 1e-2, 0.0
     return 1e-3, 1e-9
 
 
@@ -146,7 +149,7 @@ def moved(path: str, change: Any) -> dict[str, Any]:
         ("fig-tail/baskets/verdict", lambda _: "light"),
         ("fig-tail/baskets/count", lambda x: x + 1),
         ("fig-cdf/trips/upper_quantiles/0.005", lambda x: x * 0.998),
-        ("table2/lags/50000/exact/improvement_factor", lambda x: x * 1.002),
+        ("table2/lags/50000/exact/improvement_factor", lambda x: x * 1.02),
         ("table2/lags/50000/exact/parameters/multiplier", lambda x: x * 1.2),
         ("table2/lags/50000/exact/gain", lambda _: False),
         ("fig-eps/trips/exact", lambda x: x[:-1]),
