@@ -3,6 +3,8 @@ r"""Typeset formulas when the site is built: ``$…$`` and ``$$…$$`` in a page
 A Markdown extension. Browsers show MathML by themselves, so a page needs no script for it. A
 formula that cannot be converted stops the build, and so does a command that the converter does not
 know (it would stand in the page as text).
+
+Docstrings pass here as well, for the API reference: a role such as ``:meth:`open``` becomes code.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from markdown.inlinepatterns import InlineProcessor
 from markdown.util import AtomicString
 
 INLINE = r"(?<![\\$\w])\$(?![\s$])(?P<tex>[^$]*?[^$\s\\])\$(?![\w$])"
+ROLE = r":(?:attr|class|data|func|meth|mod):`~?(?P<name>[^`]+)`"
 DISPLAY = re.compile(r"^ {0,3}\$\$(?P<tex>.+?)\$\$\s*$", re.DOTALL)
 
 
@@ -94,6 +97,15 @@ class _Inline(InlineProcessor):
         return typeset(m["tex"], "inline"), m.start(0), m.end(0)
 
 
+class _Role(InlineProcessor):
+    def handleMatch(  # type: ignore[override]  # noqa: N802 - the name that Markdown calls
+        self, m: re.Match[str], data: str
+    ) -> tuple[ET.Element, int, int]:
+        code = ET.Element("code")
+        code.text = AtomicString(m["name"])
+        return code, m.start(0), m.end(0)
+
+
 class _Display(BlockProcessor):
     def test(self, parent: ET.Element, block: str) -> bool:
         return DISPLAY.match(block) is not None
@@ -106,11 +118,12 @@ class _Display(BlockProcessor):
 
 
 class Formulas(Extension):
-    """Both kinds of formulas; code spans come first, so that a prompt in them stays one."""
+    """Formulas and roles; code spans come before formulas, so that a prompt in them stays one."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name that Markdown calls
-        """Register both processors."""
+        """Register the processors."""
         md.parser.blockprocessors.register(_Display(md.parser), "formula-display", 95)
+        md.inlinePatterns.register(_Role(ROLE, md), "docstring-role", 195)
         md.inlinePatterns.register(_Inline(INLINE, md), "formula-inline", 185)
 
 

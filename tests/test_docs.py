@@ -127,6 +127,33 @@ def test_the_index_of_the_proofs_lists_every_page():
     assert listed.index("segments.md") < listed.index("toeplitz.md") < listed.index("smooth.md")
 
 
+def test_the_architecture_page_lists_every_folder():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/]+)/` \|", page, re.MULTILINE)
+    there = {
+        path.parent.relative_to(ROOT / "src" / "rillet").as_posix()
+        for path in (ROOT / "src" / "rillet").rglob("__init__.py")
+    } - {"."}
+    assert len(listed) == len(there) and set(listed) == there
+    hops = re.findall(r"^\| (\d+) \| `([\w/.]+)` \|", page, re.MULTILINE)
+    assert [int(number) for number, _ in hops] == list(range(1, len(hops) + 1))
+    assert len(hops) <= 15
+    assert all((ROOT / "src" / "rillet" / where).exists() for _, where in hops)
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    missing = [
+        name
+        for name in rillet.__all__
+        if name != "__version__"
+        and f"rillet.{name}" not in shown
+        and not any(f"{getattr(rillet, name).__module__}.".startswith(f"{m}.") for m in shown)
+    ]
+    assert missing == []
+
+
 def test_what_pages_name_exists():
     """Files and folders of the repository that a page names, and pages that the source names."""
     missing = []
