@@ -19,8 +19,8 @@ from rillet import Plan
 from rillet.durable import DurableStreams
 from rillet.engine.job import Job
 from rillet.sink.sqlite import SqliteSink
-from rillet.source.keys import DeclaredKeys
-from rillet.source.mqtt import MqttSource
+from rillet.source import DeclaredKeys
+from rillet.source.mqtt import MqttOptions, MqttSource
 
 MESSAGES = 20_000
 KEYS = 20
@@ -126,15 +126,14 @@ def _rillet() -> None:
     folder = _folder() / "state"
     shutil.rmtree(folder, ignore_errors=True)
     stop = threading.Event()
-    source = MqttSource(
-        f"{_HOST}:{_broker()}",
-        "rillet/{meter}",
+    options = MqttOptions(
+        address=f"{_HOST}:{_broker()}",
+        topic="rillet/{meter}",
         client_id="rillet",
         field="kwh",
         sequence="seq",
-        keys=DeclaredKeys(keys),
-        stop=stop,
     )
+    source = MqttSource(options, keys=DeclaredKeys(keys), stop=stop)
     with DurableStreams(folder, plan) as streams:
         sink = SqliteSink(folder / "releases.db", synchronous="full")
 
@@ -142,7 +141,7 @@ def _rillet() -> None:
             if tally.observations == MESSAGES:
                 stop.set()
 
-        Job(streams, {"releases.db": sink}, positioned=False, watch=watch).run(source)
+        Job(streams, {"releases.db": sink}, watch=watch).run(source.blocks())
         sink.close()
 
 

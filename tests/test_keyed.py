@@ -22,7 +22,7 @@ from rillet.engine.job import MemoryStreams
 from rillet.errors import BudgetExceeded, NotReady, ParameterError
 from rillet.privacy import Cost, Guarantee
 from rillet.sink.sqlite import SqliteSink
-from rillet.source import Block, Position
+from rillet.source import Block
 from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.table import ReleaseTable
 from rillet.threshold import FixedThreshold, Range, SmoothQuantile, TailHistogram
@@ -427,7 +427,7 @@ def test_durable_streams_equal_those_in_memory(tmp_path, name):
         edges = [0, 1, 40, 90, 91, 170, COUNT]
         for number, (start, end) in enumerate(pairwise(edges)):
             part = slice(start, end)
-            block = Block(values[part], Position(end), None, Position(start), key_of[part])
+            block = Block(values[part], {"rows": end}, None, {"rows": start}, key_of[part])
             expected, found = memory.absorb(block), streams.absorb(block)
             assert (found is None) == (expected is None)
             if found is not None:
@@ -455,7 +455,7 @@ def test_states_on_disk_serve_more_keys_than_memory_does(tmp_path, monkeypatch):
     with DurableStreams(tmp_path / "live", plan, secret=SECRET) as streams:
         for start in range(0, 200, 20):
             values, keys = random.exponential(5.0, 20), random.integers(-1, 9, 20)
-            block = Block(values, Position(start + 20), None, Position(start), keys)
+            block = Block(values, {"rows": start + 20}, None, {"rows": start}, keys)
             expected, found = memory.absorb(block), streams.absorb(block)
             assert (found is None) == (expected is None)
             assert found is None or found[1].to_bytes() == expected[1].to_bytes()
@@ -476,18 +476,11 @@ def test_sequence_numbers_make_redelivery_harmless(tmp_path):
             part = slice(start, end)
             if (start, end) == (0, 30):
                 new = part
-            block = Block(
-                values[part],
-                Position(end),
-                None,
-                Position(start),
-                key_of[part],
-                sequence=numbers[part],
-            )
-            found = streams.absorb(block, positioned=False)
+            block = Block(values[part], key_of=key_of[part], sequence=numbers[part])
+            found = streams.absorb(block)
             wanted = None
             if new.start < new.stop:
-                rest = Block(values[new], Position(0), None, Position(0), key_of[new])
+                rest = Block(values[new], {"rows": 0}, None, {"rows": 0}, key_of[new])
                 wanted = expected.absorb(rest)
             assert (found is None) == (wanted is None)
             if found is not None:

@@ -1,13 +1,13 @@
 """Where an MQTT broker is, and how to be let in; for the source and the sink alike.
 
-**Privacy.** Touches no data. Passwords come from files and appear in no message or ``repr``.
+**Privacy.** Touches no data. Passwords stay in their files until a client is made.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Broker:
     #: What to raise if a file cannot be read.
     error: type[InputError | OutputError]
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
     tls: bool = False
     ca_file: str | None = None
     cert_file: str | None = None
@@ -66,18 +66,17 @@ class Broker:
         cert_file: StrPath | None = None,
         key_file: StrPath | None = None,
     ) -> Broker:
-        """Take an address apart and read the password; a file of certificates implies TLS.
+        """Take an address apart; a file of certificates implies TLS.
 
         Raises
         ------
         ParameterError
-            If the address is none, or there is a password for nobody.
-        InputError or OutputError
-            If the password cannot be read.
+            If the address is invalid, or there is a password without a username.
         """
-        files = [
-            None if file is None else os.fspath(file) for file in (ca_file, cert_file, key_file)
-        ]
+        password, *files = (
+            None if file is None else os.fspath(file)
+            for file in (password_file, ca_file, cert_file, key_file)
+        )
         tls = tls or any(file is not None for file in files)
         match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
         port = int(match[3] or (_TLS_PORT if tls else _PORT)) if match else 0
@@ -85,11 +84,8 @@ class Broker:
             raise ParameterError(
                 "address", 'a host and a port, as "localhost:1883" or "[::1]:1883"', address
             )
-        password = None
-        if password_file is not None:
-            if username is None:
-                raise ParameterError("username", "a name, since password_file is given", None)
-            password = _first_line(password_file, error)
+        if password is not None and username is None:
+            raise ParameterError("username", "a name, since password_file is given", None)
         return cls(match[1] or match[2], port, error, username, password, tls, *files)
 
     def __repr__(self) -> str:
@@ -107,7 +103,7 @@ class Broker:
         Raises
         ------
         InputError or OutputError
-            If the certificates cannot be read.
+            If the password or the certificates cannot be read.
         """
         mqtt = paho()
         client = mqtt.Client(
@@ -117,7 +113,8 @@ class Broker:
             **options,
         )
         if self.username is not None:
-            client.username_pw_set(self.username, self.password)
+            password = self.password_file and _first_line(self.password_file, self.error)
+            client.username_pw_set(self.username, password)
         if self.tls:
             try:
                 client.tls_set(self.ca_file, self.cert_file, self.key_file)
@@ -141,7 +138,7 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _first_line(path: StrPath, error: type[InputError | OutputError]) -> str:
+def _first_line(path: str, error: type[InputError | OutputError]) -> str:
     try:
         line = Path(path).read_text(encoding="utf-8").partition("\n")[0]
         found = "" if line else "an empty one"
@@ -149,7 +146,6 @@ def _first_line(path: StrPath, error: type[InputError | OutputError]) -> str:
         line, found = "", getattr(reason, "strerror", None) or "no text in UTF-8"
     if found:
         raise error(
-            f"password_file: expected a password in the first line of {os.fspath(path)}, "
-            f"found: {found}"
+            f"password_file: expected a password in the first line of {path}, found: {found}"
         )
     return line

@@ -35,8 +35,8 @@ import numpy.typing as npt
 
 from rillet.errors import InputError, ParameterError
 from rillet.extras import file_of_package, import_extra
-from rillet.source.block import is_integer
-from rillet.source.delimited import read_csv
+from rillet.source import open_source
+from rillet.source.base import is_integer
 
 __all__ = [
     "Dataset",
@@ -218,7 +218,8 @@ def household_power() -> FloatArray:
     Repository, 2012, by way of the package EnergyData.
     """
     path = file_of_package("EnergyData", "data", "householdpower.csv", package="EnergyData")
-    return np.concatenate([block.raw_values for block in read_csv(path, "Global_active_power")])
+    source = open_source({"path": path, "column": "Global_active_power"})
+    return np.concatenate([block.raw_values for block in source.blocks()])
 
 
 def trips_blocks(

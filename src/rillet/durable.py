@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import os
 from collections import OrderedDict
@@ -49,20 +50,16 @@ _POOL: Final = -1
 
 @dataclass(frozen=True)
 class Absorbed:
-    """The last block that was absorbed: from where to where, and a keyed digest of it."""
+    """The last block that was absorbed: from where to where, its rows, a keyed digest of it."""
 
-    start: Position
+    start: Position | None
     end: Position
+    rows: int
     digest: str
 
     def to_json(self) -> list[Any]:
         """For the sealed progress."""
-        return [self.start.rows, self.start.offset, self.end.rows, self.end.offset, self.digest]
-
-    @classmethod
-    def from_json(cls, fields: list[Any]) -> Absorbed:
-        """Read it back."""
-        return cls(Position(*fields[:2]), Position(*fields[2:4]), fields[4])
+        return [self.start, self.end, self.rows, self.digest]
 
 
 class DurableStreams:
@@ -154,7 +151,7 @@ class DurableStreams:
         self._digest_key = bytes.fromhex(progress["digest"])
         self._batch: int = progress["batch"]
         self.observations: int = progress["observations"]
-        self.absorbed = Absorbed.from_json(progress["source"]) if progress["source"] else None
+        self.absorbed = Absorbed(*progress["source"]) if progress["source"] else None
         layout, pool = self.plan.layout, None
         if progress["range"] is not None:
             layout = layout.with_range(Range(*progress["range"]))
@@ -206,11 +203,11 @@ class DurableStreams:
 
     # --- absorbing -------------------------------------------------------------------------------
 
-    def absorb(self, block: Block, *, positioned: bool = True) -> tuple[int, ReleaseTable] | None:
+    def absorb(self, block: Block) -> tuple[int, ReleaseTable] | None:
         """Absorb a block of the source, durably; return what it releases, and its number.
 
-        ``positioned`` says that the block's positions are those of a file, which is checked.
-        Nothing is absorbed twice: a block that was absorbed already gives None.
+        A block with a position must be the next one.  Nothing is absorbed twice: a block that was
+        absorbed already gives None.
 
         **Privacy.** Touches raw data.  Refuses by comparing digests of whole blocks.
 
@@ -223,7 +220,7 @@ class DurableStreams:
         if key_of is None:
             key_of = np.zeros(len(raw_values), np.int64)
         digest = self.digest(block)
-        if positioned and self._absorbed_already(block, digest):
+        if block.position is not None and self._absorbed_already(block, digest):
             return None
         log.debug("read")
         sequences: dict[int, int] = {}
@@ -235,7 +232,9 @@ class DurableStreams:
         if not self._counted:
             self._count_opening()
         change = self._change(keyed, states, sequences)
-        source = Absorbed(block.start, block.position, digest) if positioned else None
+        source = None
+        if block.position is not None:
+            source = Absorbed(block.start, block.position, len(block), digest)
         batch = self._batch + (table is not None)
         change.progress.update(
             batch=batch,
@@ -255,7 +254,7 @@ class DurableStreams:
     def digest(self, block: Block) -> str:
         """Keyed digest of a block and its place.  **Privacy.** Touches raw data; kept sealed."""
         digest = hashlib.blake2b(key=self._digest_key, digest_size=16)
-        digest.update(str((block.start.rows, block.position.rows)).encode())
+        digest.update(json.dumps([block.start, block.position], sort_keys=True).encode())
         for raw_part in (block.raw_values, block.key_of, block.sequence):
             if raw_part is not None:
                 digest.update(np.ascontiguousarray(raw_part).data)
@@ -264,30 +263,22 @@ class DurableStreams:
     def check_absorbed(self, raw_blocks: Iterable[Block]) -> None:
         """Compare the last absorbed block with what the source has at its place now.
 
-        ``raw_blocks`` starts at ``absorbed.start``.
+        ``raw_blocks`` has ``absorbed.rows`` rows from ``absorbed.start`` on.
 
         **Privacy.** Touches raw data; decides by a digest of a whole block.
         """
         last = self.absorbed
         if last is None:
             return
-        found: list[Block] = []
-        for block in raw_blocks:
-            found.append(block)
-            if block.position.rows >= last.end.rows:
-                break
+        found = list(raw_blocks)
         if not found or not hmac.compare_digest(self.digest(_joined(found)), last.digest):
             raise _other_input(self.folder)
 
     def _absorbed_already(self, block: Block, digest: str) -> bool:
         last = self.absorbed
-        expected = 0 if last is None else last.end.rows
-        if block.start.rows == expected:
+        if last is None or block.start == last.end:
             return False
-        if last is not None and (block.start.rows, block.position.rows) == (
-            last.start.rows,
-            last.end.rows,
-        ):
+        if (block.start, block.position) == (last.start, last.end):
             if hmac.compare_digest(digest, last.digest):
                 return True
             raise _other_input(self.folder)

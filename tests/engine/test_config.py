@@ -135,7 +135,6 @@ def test_every_table(tmp_path):
     assert (config.log_format, config.log_level) == ("json", "warning")
     assert config.metrics == "127.0.0.1:9464"
     assert config.run == "readings.csv:kwh"
-    assert config.declared is not None
 
 
 def test_paths_are_seen_from_the_configuration(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from rillet.cli import main
 from rillet.durable import DurableStreams
 from rillet.engine.job import MemoryStreams
 from rillet.keyed import Pool
-from rillet.source import Block, Position
+from rillet.source import Block
 from rillet.state.store import Change, Kept
 from rillet.strategy import BinaryTree
 from rillet.threshold import FixedThreshold
@@ -394,7 +394,7 @@ def test_other_input_is_refused_without_a_word_of_it(tmp_path):
 def block(values=VALUES) -> Block:
     key_of = np.array([0, 1, 0, -1])
     rows = 20 + DROPPED
-    return Block(np.array(values), Position(rows + 4), None, Position(rows), key_of)
+    return Block(np.array(values), {"rows": rows + 4}, None, {"rows": rows}, key_of)
 
 
 def test_repr_of_everything_that_holds_data(tmp_path):
@@ -409,7 +409,7 @@ def test_repr_of_everything_that_holds_data(tmp_path):
         memory = MemoryStreams(plan, Secret.for_tests(1))
         memory.absorb(block())
         durable = DurableStreams(tmp_path / name, plan, secret=Secret.for_tests(1))
-        durable.absorb(Block(raw, Position(4), None, Position(0), np.array([0, 1, 0, -1])))
+        durable.absorb(Block(raw, {"rows": 4}, None, {"rows": 0}, np.array([0, 1, 0, -1])))
         change = Change({"source": VALUES}, {0: Kept(state)}, {(0, 0): raw.tobytes()}, [], b"x")
         for thing in (
             *(stream, state, many, many._keyed, memory, durable, durable._keyed, durable._states),

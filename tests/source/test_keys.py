@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from helpers.sources import read
 from rillet.errors import InputError, ParameterError
-from rillet.source import UNDECLARED, DeclaredKeys, Position, lines, read
+from rillet.source import UNDECLARED, DeclaredKeys, lines
 from rillet.source.keys import sequence_numbers
 
 KEYS = DeclaredKeys([("north", 1), ("north", 2), ("süd", 1)])
@@ -54,7 +55,7 @@ def write_parquet(folder):
 @pytest.mark.parametrize("block_rows", [1, 3, 100])
 def test_keys_and_sequence_numbers_of_each_format(tmp_path, write, block_rows):
     path = write(tmp_path)
-    options = {"keys": KEYS, "key_columns": ["line", "stop"], "sequence_column": "n"}
+    options = {"keys": KEYS, "key_columns": ["line", "stop"], "sequence": "n"}
     blocks = list(read(path, "x", block_rows=block_rows, **options))
     assert [len(block) for block in blocks] == [
         min(block_rows, 7 - first) for first in range(0, 7, block_rows)
@@ -77,7 +78,7 @@ def test_nothing_is_given_that_was_not_asked_for(tmp_path, write):
     (block,) = read(write(tmp_path), "x")
     assert block.key_of is None
     assert block.sequence is None
-    (block,) = read(write(tmp_path), "x", sequence_column="n")
+    (block,) = read(write(tmp_path), "x", sequence="n")
     assert block.key_of is None
     assert block.sequence.tolist() == SEQUENCE
 
@@ -85,7 +86,7 @@ def test_nothing_is_given_that_was_not_asked_for(tmp_path, write):
 def test_the_repr_of_a_block_holds_neither_keys_nor_sequence_numbers(tmp_path):
     (tmp_path / "d.csv").write_text("k,x,n\n" + "b,1,271828\n" * 3)
     keys = DeclaredKeys([("a",), ("b",)])
-    (block,) = read(tmp_path / "d.csv", "x", keys=keys, key_columns=["k"], sequence_column="n")
+    (block,) = read(tmp_path / "d.csv", "x", keys=keys, key_columns=["k"], sequence="n")
     assert block.sequence.tolist() == [271828] * 3
     assert "271828" not in repr(block)
     assert "array" not in repr(block)
@@ -103,10 +104,10 @@ def test_places_are_those_of_a_plain_search(cells, declared):
     expected = [
         plain.index(cell.strip()) if cell.strip() in plain else UNDECLARED for cell in cells
     ]
-    assert keys.places(cells).tolist() == expected
+    assert keys.indexes(cells).tolist() == expected
     pairs = DeclaredKeys([(text, 5) for text in sorted(texts)])
-    assert pairs.places(cells, [b"5"] * len(cells)).tolist() == expected
-    assert pairs.places(cells, [b"6"] * len(cells)).tolist() == [UNDECLARED] * len(cells)
+    assert pairs.indexes(cells, [b"5"] * len(cells)).tolist() == expected
+    assert pairs.indexes(cells, [b"6"] * len(cells)).tolist() == [UNDECLARED] * len(cells)
 
 
 @given(body=st.text('ab,1." \r\n', max_size=60).map(str.encode), chunk=st.sampled_from([1, 7, 99]))
@@ -119,7 +120,7 @@ def test_one_cut_for_all_lines_is_the_same_as_one_for_each(tmp_path_factory, bod
     options = {
         "keys": DeclaredKeys([("a",), ("b",), (1,)]),
         "key_columns": ["k"],
-        "sequence_column": "n",
+        "sequence": "n",
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "CHUNK_BYTES", chunk)
@@ -156,7 +157,7 @@ def test_weird_cells_neither_raise_nor_move_their_neighbours(tmp_path, column):
     else:
         path.write_text("k,x,n\n" + "".join(f"a,1,1\na,2,{cell}\na,3,3\n" for cell in weird))
     keys = DeclaredKeys([("a",)])
-    (block,) = read(path, "x", keys=keys, key_columns=["k"], sequence_column="n")
+    (block,) = read(path, "x", keys=keys, key_columns=["k"], sequence="n")
     middle = np.arange(len(block)) % 3 == 1
     assert set(block.key_of[~middle]) == {0}
     assert set(block.sequence[~middle]) == {1, 3}
@@ -216,13 +217,13 @@ def test_starts_and_positions_meet(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "CHUNK_BYTES", 8)
     path = tmp_path / "d.csv"
     path.write_text("x\n1\n2\n" + "3" * 50 + "\n4\n5\n" + "6" * 70)
-    for start in (None, Position(1), Position(3)):
+    for start in (None, {"rows": 1}, {"rows": 3}):
         blocks = list(read(path, "x", block_rows=2, start=start))
         begun = [block.start for block in blocks]
         assert begun[1:] == [block.position for block in blocks[:-1]]
-        assert begun[0].rows == (start.rows if start else 0)
-        assert begun[0].offset == {0: 2, 1: 4, 3: 57}[begun[0].rows]
-        assert blocks[-1].position == Position(6, path.stat().st_size)
+        assert begun[0]["rows"] == (start["rows"] if start else 0)
+        assert begun[0]["byte"] == {0: 2, 1: 4, 3: 57}[begun[0]["rows"]]
+        assert blocks[-1].position == {"rows": 6, "byte": path.stat().st_size}
 
 
 @pytest.mark.parametrize(
@@ -250,13 +251,11 @@ def test_keys_that_cannot_be_told_apart_are_refused(keys):
 @pytest.mark.parametrize(
     ("options", "parameter"),
     [
-        ({"key_columns": ["k"]}, "key_columns"),
         ({"keys": KEYS}, "key_columns"),
         ({"keys": KEYS, "key_columns": ["k"]}, "key_columns"),
         ({"keys": KEYS, "key_columns": "kk"}, "key_columns"),
         ({"keys": KEYS, "key_columns": ["k", 3]}, "key_columns"),
-        ({"keys": [("a", 1)], "key_columns": ["k", "x"]}, "keys"),
-        ({"sequence_column": 3}, "sequence_column"),
+        ({"sequence": 3}, r"source\.sequence"),
     ],
 )
 def test_wrong_parameters_are_named(tmp_path, options, parameter):

@@ -20,18 +20,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from helpers.servers import HOST, free_port, mosquitto
+from helpers.sources import mqtt_source
 from rillet.broker import Broker
 from rillet.errors import InputError, ParameterError
-from rillet.source import DeclaredKeys, MqttSource, mqtt_link
+from rillet.source import DeclaredKeys, mqtt_link
 from source.test_mqtt import PATIENCE, Taking, address, publish
 
 PASSWORD = "drawer-with-a-lock"
 
 
 def refused(server_address, **options):
-    source = MqttSource(server_address, "t/{k}", **{"client_id": "r", **options})
+    source = mqtt_source(server_address, "t/{k}", **{"client_id": "r", **options})
     with pytest.raises(InputError) as caught:
-        iter(source)
+        source.blocks()
     assert PASSWORD not in str(caught.value)
     with pytest.raises(InputError):
         source.check()
@@ -71,7 +72,9 @@ def test_the_password_comes_from_a_file(locked, tmp_path, protocol):
     assert "ot authori" in message or "password" in message.partition("found")[2].partition(";")[0]
     assert "check client_id, username, password_file" in message
     with pytest.raises(InputError, match=r"password_file: expected .*nowhere, found: No such"):
-        MqttSource("h", "t", client_id="c", username="m", password_file=tmp_path / "nowhere")
+        mqtt_source(
+            "h", "t", client_id="c", username="m", password_file=tmp_path / "nowhere"
+        ).check()
 
 
 def test_two_clients_of_one_name_do_not_fight_for_ever(broker, monkeypatch):
@@ -95,7 +98,7 @@ def test_a_broker_that_says_so_is_believed():
         fake_broker([CONNACK_5, SUBACK_5 + packet(0xE0, b"\x8e\x00")]) as (place, _),
         pytest.raises(InputError, match="found that another one has taken the session over"),
     ):
-        next(iter(MqttSource(place, "t/{k}", client_id="c", protocol="5")))
+        next(iter(mqtt_source(place, "t/{k}", client_id="c", protocol="5").blocks()))
 
 
 def test_a_check_takes_nothing_and_disturbs_nobody(broker):
@@ -105,7 +108,7 @@ def test_a_check_takes_nothing_and_disturbs_nobody(broker):
         taking.source.check()
         assert taking.rows(1) == [1]
         taking.finish()
-    kept = MqttSource(address(broker), "checked/{k}", client_id="checked-check")
+    kept = mqtt_source(address(broker), "checked/{k}", client_id="checked-check")
     link = kept._link()
     link.connect()
     assert not link._resumed  # the check left no session behind
@@ -231,7 +234,7 @@ MESSAGE_5 = packet(0x32, b"\x00\x03t/a\x00\x07\x00" + b"12.5")
 def test_acknowledged_and_then_good_bye(protocol, answers):
     stop = threading.Event()
     with fake_broker(answers) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop, protocol=protocol))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", stop=stop, protocol=protocol).blocks()
         assert next(blocks).raw_values.tolist() == [12.5]
         assert len(heard) == 2  # a connection and a subscription
         stop.set()
@@ -254,14 +257,14 @@ def test_a_broker_that_does_not_speak_the_protocol(protocol, answer):
         fake_broker([answer]) as (place, _),
         pytest.raises(InputError, match="expected an MQTT broker that lets us in, found: "),
     ):
-        iter(MqttSource(place, "t/{k}", client_id="old", protocol=protocol))
+        mqtt_source(place, "t/{k}", client_id="old", protocol=protocol).blocks()
 
 
 def test_a_topic_that_is_no_text_is_dropped_and_acknowledged():
     strange = packet(0x32, b"\x00\x03t/\xff\x00\x06" + b"1")
     stop = threading.Event()
     with fake_broker([CONNACK_311, SUBACK_311 + strange + MESSAGE_311]) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", stop=stop).blocks()
         assert next(blocks).raw_values.tolist() == [12.5]
         stop.set()
         assert list(blocks) == []
@@ -276,7 +279,7 @@ def test_a_refused_subscription(code, found):
         fake_broker([CONNACK_5, packet(0x90, b"\x00\x01\x00" + bytes([code]))]) as (place, _),
         pytest.raises(InputError, match=f"found: {found} for the topics t/\\+;"),
     ):
-        iter(MqttSource(place, "t/{k}", client_id="c", protocol="5"))
+        mqtt_source(place, "t/{k}", client_id="c", protocol="5").blocks()
 
 
 def test_a_server_that_says_nothing(monkeypatch):
@@ -285,7 +288,7 @@ def test_a_server_that_says_nothing(monkeypatch):
         fake_broker([b""]) as (place, _),
         pytest.raises(InputError, match=r"found: no answer in 0\.2 s"),
     ):
-        iter(MqttSource(place, "t/{k}", client_id="c"))
+        mqtt_source(place, "t/{k}", client_id="c").blocks()
 
 
 def test_a_silent_broker_is_asked_and_then_left(monkeypatch):
@@ -295,7 +298,7 @@ def test_a_silent_broker_is_asked_and_then_left(monkeypatch):
         place,
         heard,
     ):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", stop=stop).blocks()
         assert next(blocks).raw_values.tolist() == [12.5]
         assert heard[2] == b"\xc0\x00"  # asked at the end of the keep-alive
         assert heard[3][:1] == b"\x10"  # and connected again, as no answer came
@@ -306,7 +309,7 @@ def test_a_broker_that_is_busy_is_asked_again_until_the_stop():
     busy = [packet(0x20, b"\x00\x03")]
     stop = threading.Event()
     with fake_broker([CONNACK_311, SUBACK_311 + b"\x00\x00"], *[busy] * 9) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", stop=stop).blocks()
         threading.Timer(1.0, stop.set).start()
         assert list(blocks) == []
         assert len(heard) > 3
@@ -318,7 +321,7 @@ def test_what_was_discarded_is_waited_for(monkeypatch):
     lost = [CONNACK_311, SUBACK_311 + MESSAGE_311 + b"\x00\x00"]
     resumed = [packet(0x20, b"\x01\x00"), SUBACK_311, b"\xd0\x00" + MESSAGE_311]
     with fake_broker(lost, resumed) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", wait=0.05))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", wait=0.05).blocks()
         assert next(blocks).raw_values.tolist() == [12.5]
         assert len(heard) == 5  # twice a connection and a subscription, and a sign of life
         blocks.close()
@@ -330,7 +333,7 @@ def test_nonsense_from_a_broker_ends_the_connection_only(nonsense):
     begin = [CONNACK_311, SUBACK_311 + MESSAGE_311]
     stop = threading.Event()
     with fake_broker([*begin, nonsense], begin) as (place, heard):
-        blocks = iter(MqttSource(place, "t/{k}", client_id="c", stop=stop))
+        blocks = mqtt_source(place, "t/{k}", client_id="c", stop=stop).blocks()
         assert [next(blocks).raw_values.tolist() for _ in range(2)] == [[12.5], [12.5]]
         assert heard[2] == b"\x40\x02\x00\x07"
         stop.set()
@@ -362,8 +365,6 @@ def test_nothing_private_is_logged_or_shown(broker, caplog, capfd):
             ({"topic": value}, "topic")
             for value in ("", "t/+", "t/#", "t/x{k}", "t/{k", "{k}/{k}", "$share/g/{k}", None)
         ),
-        ({"topic": "t/{a}/{b}", "keys": DeclaredKeys([("x",)])}, "topic"),
-        ({"keys": DeclaredKeys([("a/b",)])}, "keys"),
         ({"client_id": ""}, "client_id"),
         ({"field": 3}, "field"),
         ({"sequence": "n"}, "field"),
@@ -377,5 +378,18 @@ def test_nothing_private_is_logged_or_shown(broker, caplog, capfd):
 )
 def test_wrong_parameters_are_named(options, parameter):
     given_options = {"address": "h:1883", "topic": "t/{k}", "client_id": "c", **options}
+    with pytest.raises(ParameterError, match=rf"^source\.{parameter}: expected"):
+        mqtt_source(given_options.pop("address"), given_options.pop("topic"), **given_options)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "parameter"), [("t/{a}/{b}", "x", "topic"), ("t/{k}", "a/b", "keys")]
+)
+def test_keys_that_do_not_fit_the_topics_are_refused(topic, key, parameter):
     with pytest.raises(ParameterError, match=f"^{parameter}: expected"):
-        MqttSource(given_options.pop("address"), given_options.pop("topic"), **given_options)
+        mqtt_source("h:1883", topic, client_id="c", keys=DeclaredKeys([(key,)]))
+
+
+def test_a_broker_has_no_positions():
+    with pytest.raises(ParameterError, match=r"^start: expected None"):
+        mqtt_source("h:1883", "t", client_id="c").blocks({"rows": 1})

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
+from helpers.sources import read_parquet
 from rillet.errors import InputError, MissingExtra, ParameterError
-from rillet.source import Position, read_parquet
 
 pa = pytest.importorskip("pyarrow", reason='type: pip install "rillet[parquet]"')
 pq = pytest.importorskip("pyarrow.parquet")
@@ -73,10 +73,10 @@ def test_blocks_positions_and_row_groups(tmp_path, row_group_size, block_rows):
     blocks = list(read_parquet(path, "x", block_rows=block_rows))
     assert np.concatenate(blocks).tolist() == list(range(20))
     assert all(0 < len(block) <= block_rows for block in blocks)
-    assert blocks[-1].position == Position(20)
+    assert blocks[-1].position == {"rows": 20}
     assert blocks[-1].fraction == 1.0
     for rows in range(21):
-        rest = values_of(path, start=Position(rows), block_rows=block_rows)
+        rest = values_of(path, start={"rows": rows}, block_rows=block_rows)
         assert rest.tolist() == list(range(rows, 20))
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_page_is_an_input_error_that_quotes_nothing(tmp_path):
 
 def test_a_position_behind_the_end_is_refused(tmp_path):
     with pytest.raises(InputError, match="expected at least 4 rows"):
-        read_parquet(write(tmp_path, np.arange(3.0)), "x", start=Position(4))
+        read_parquet(write(tmp_path, np.arange(3.0)), "x", start={"rows": 4})
 
 
 def test_without_pyarrow_the_error_says_what_to_type(tmp_path, monkeypatch):

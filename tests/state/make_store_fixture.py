@@ -21,7 +21,7 @@ import numpy as np
 
 from rillet import BinaryTree, Plan, Secret
 from rillet.durable import DurableStreams
-from rillet.source import Block, Position
+from rillet.source import Block
 from rillet.state.store import VERSION
 from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.threshold import FixedThreshold
@@ -63,9 +63,9 @@ def blocks(plan: Plan, first: int, last: int, sequences: bool) -> Iterator[Block
         end = min(last, start + 40)
         yield Block(
             values[start:end],
-            Position(end),
+            {"rows": end},
             None,
-            Position(start),
+            {"rows": start},
             keys[start:end] if plan.keys else None,
             np.arange(start, end) if sequences else None,
         )
@@ -98,7 +98,7 @@ def make() -> dict[str, Any]:
             for block in blocks(plan, 0, kept, sequences):
                 batch = streams.absorb(block)
                 # The last batch but one is the last that a sink has.
-                if batch is not None and block.position.rows + 40 < kept:
+                if batch is not None and block.position["rows"] + 40 < kept:
                     streams.acknowledge(batch[0], {"releases.db": {"rows": 7}, "stdout": None})
             streams.close()
             files = {file: pack((folder / file).read_bytes()) for file in FILES}

@@ -399,7 +399,7 @@ def test_input_that_has_grown_goes_on(run, expected):
 def test_state_from_the_future_is_refused(run):
     with contextlib.closing(sqlite3.connect(run.database)) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
-    refused(run, f"expected version {VERSION} or earlier, found {VERSION + 1}")
+    refused(run, f"expected version {VERSION}, found {VERSION + 1}")
 
 
 def test_database_of_somebody_else_is_refused_and_not_touched(run):

@@ -44,7 +44,7 @@ from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
 from rillet import BinaryTree, Plan, Secret
 from rillet.durable import DurableStreams
 from rillet.noise import LatticeNoise
-from rillet.source import Block, Position
+from rillet.source import Block
 from rillet.state.encoding import decode_state
 from rillet.state.keyfile import load_key
 from rillet.state.store import _HEAD
@@ -117,7 +117,7 @@ def blocks_of(plan: Plan, count: int, sizes: tuple[int, ...] = (37, 11, 64, 5)) 
     while start < count:
         end = min(count, start + sizes[len(blocks) % len(sizes)])
         keys = None if key_of is None else key_of[start:end]
-        blocks.append(Block(values[start:end], Position(end), None, Position(start), keys))
+        blocks.append(Block(values[start:end], {"rows": end}, None, {"rows": start}, keys))
         start = end
     return blocks
 

@@ -149,11 +149,10 @@ def _load(
     import numpy as np
 
     if args.time is None:
-        from rillet.source import read
+        from rillet.source import open_source
 
-        blocks = [
-            block.raw_values for block in read(args.file, args.column, delimiter=args.delimiter)
-        ]
+        options = {"path": args.file, "column": args.column, "delimiter": args.delimiter}
+        blocks = [block.raw_values for block in open_source(options).blocks()]
         return np.concatenate(blocks) if blocks else np.empty(0), None, None
     if args.column is None:
         raise ParameterError("column", "the name of the column with the values", None)

@@ -105,7 +105,9 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="check everything, release and spend nothing"
     )
-    parser.add_argument("--column", metavar="C", help="the column or field with the values")
+    parser.add_argument(
+        "--column", metavar="C", help="column or field with the values (1.5, not 1,5)"
+    )
     parser.add_argument(
         "--key-column",
         action="append",
@@ -209,7 +211,7 @@ def run(args: argparse.Namespace) -> int:
 
             from rillet.engine.job import Job
 
-            job = Job(streams, sinks, positioned=not config.is_mqtt, watch=watch)
+            job = Job(streams, sinks, watch=watch)
             report.job = job
             try:
                 job.run(_within_length(config, streams, blocks))
@@ -265,14 +267,15 @@ def _config(args: argparse.Namespace) -> Config:
     }
     given = {name: value for name, value in changes.items() if value is not None}
     config = dataclasses.replace(config, **given)
-    if config.state is None:
-        # Without a state nobody remembers sequence numbers, and a broker would be told that
-        # messages are safe which are not: what comes again would count twice.
-        for name in ("follow", "sequence"):
-            if config.source.get(name):
-                raise ParameterError(name, "a durable run, with a state", config.source[name])
-        if config.is_mqtt:
-            raise ParameterError("source.kind", '"mqtt" in a durable run, with a state', "none")
+    # Without a state nobody remembers sequence numbers, and a broker would be told that messages
+    # are safe which are not: what comes again would count twice.
+    if config.state is None and config.open_source().redelivers:
+        raise ParameterError(
+            "state",
+            "a folder for a durable run, as the source may give an observation twice",
+            None,
+            "it does with follow or sequence, and a broker always does",
+        )
     return config
 
 
@@ -296,25 +299,25 @@ def _within_length(config: Config, streams: Streams, blocks: Iterable[Block]) ->
 
     **Privacy.** Touches raw data; decides by the number of rows alone, which is public.
     """
-    most = config.plan.most_observations
+    most, name = config.plan.most_observations, config.open_source().name
     for block in blocks:
         room = most - streams.observations
         yield block  # what is beyond its length a stream leaves out
         if not config.plan.keys and len(block) > room:
             raise StreamEnded(
                 f"length: expected at most {most:,} observations, as the plan promises, found more "
-                f"in {config.source_name}; the first {most:,} were released and written, the "
+                f"in {name}; the first {most:,} were released and written, the "
                 "others were not used. Plan with a larger length for them"
             )
 
 
 def _nothing_released(config: Config, streams: Streams, report: _Report) -> InputError:
     report.write()
-    layout = config.plan.layout
+    layout, name = config.plan.layout, config.open_source().name
     first = layout.lag or min(layout.every, layout.length)
     hint = "a shorter lag" if layout.lag else "a smaller every"
     return InputError(
-        f"{config.source_name}: expected at least {first:,} observations, after which the first "
+        f"{name}: expected at least {first:,} observations, after which the first "
         f"release comes, found {streams.observations:,}; nothing was released. Wait for more data, "
         f"or plan with {hint}"
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Final
 from rillet.errors import InputError, ParameterError
 from rillet.plan import Plan
 from rillet.release import Key
-from rillet.source.keys import DeclaredKeys
+from rillet.source import DeclaredKeys, Source, open_source
 from rillet.statistic import STATISTICS
 
 #: Names of each table; what a source or a sink knows besides is checked where it is opened.
@@ -25,21 +26,15 @@ _TABLES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("format", "level"),
     "metrics": ("address",),
 }
-#: ``block_rows``: rows absorbed at a time, in one transaction; fewer are slower and delay less.
-_FILE_SOURCE: Final = (
-    *("path", "column", "format", "delimiter", "follow", "sequence"),
-    "block_rows",
-)
 _PATHS: Final = ("path", "password_file", "ca_file", "cert_file", "key_file")
 #: What must be text, and what true or false, wherever it is given.
 _TEXTS: Final = {
     "plan": ("file",),
     "keys": ("file",),
-    "source": ("path", "column", "format", "delimiter", "sequence"),
     "state": ("folder", "key_file"),
     "metrics": ("address",),
 }
-_SWITCHES: Final = {"keys": ("shared_threshold",), "source": ("follow",)}
+_SWITCHES: Final = {"keys": ("shared_threshold",)}
 _LOG_FORMATS: Final = ("text", "json")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -60,29 +55,15 @@ class Config:
     #: Folder that the paths in it are relative to.
     folder: Path = field(default_factory=Path)
 
-    @property
-    def is_mqtt(self) -> bool:
-        """Whether the source is a broker, which has no positions to go back to."""
-        return self.source.get("kind") == "mqtt"
-
-    @property
-    def source_name(self) -> str:
-        """The source in messages; public."""
-        if self.is_mqtt:
-            return str(self.source["address"])
-        return "standard input" if self.source["path"] == "-" else str(self.source["path"])
+    def open_source(self, stop: threading.Event | None = None) -> Source:
+        """Return the source, which opens nothing yet; raises `ParameterError` if it is wrong."""
+        keys = DeclaredKeys(self.plan.keys, self.key_columns) if self.plan.keys else None
+        return open_source(self.source, keys=keys, stop=stop)
 
     @property
     def run(self) -> str:
         """Part of what noise is keyed by, so that one secret serves several inputs."""
-        if self.is_mqtt:
-            return f"{self.source['topic']}:{self.source.get('field') or ''}"
-        return f"{Path(self.source['path']).name}:{self.source.get('column') or ''}"
-
-    @property
-    def declared(self) -> DeclaredKeys | None:
-        """The plan's keys, to be found in a source."""
-        return DeclaredKeys(self.plan.keys) if self.plan.keys else None
+        return self.open_source().identity
 
 
 def load_config(path: str) -> Config:
@@ -120,9 +101,9 @@ def load_config(path: str) -> Config:
     _one_of("log.level", logs.get("level", "info"), _LOG_LEVELS)
     if "key_file" in state and "folder" not in state:
         raise ParameterError("state.folder", "a folder, since key_file is given", None)
-    return Config(
+    config = Config(
         plan=plan,
-        source=_source(tables["source"], folder),
+        source=_with_paths(tables["source"], folder),
         key_columns=tuple(keys.get("columns", ())),
         sinks=tuple(_with_paths(sink, folder) for sink in tables.get("sink", [])),
         state=folder / state["folder"] if "folder" in state else None,
@@ -132,6 +113,8 @@ def load_config(path: str) -> Config:
         metrics=tables.get("metrics", {}).get("address"),
         folder=folder,
     )
+    open_source(config.source)  # opens nothing; its options are checked
+    return config
 
 
 def with_keys(plan: Plan, keys: tuple[Key, ...], *, shared: bool = False) -> Plan:
@@ -206,17 +189,6 @@ def _declared(keys: Mapping[str, Any], folder: Path) -> tuple[Key, ...]:
     return tuple(tuple(key) if isinstance(key, list) else (key,) for key in values)
 
 
-def _source(table: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    if table.get("kind") == "mqtt":
-        return _with_paths(table, folder)
-    _only("source", table, ("kind", *_FILE_SOURCE))
-    if table.get("kind", "file") != "file":
-        raise ParameterError("source.kind", '"file" or "mqtt"', table["kind"])
-    if "path" not in table:
-        raise ParameterError("source.path", 'a file, or "-" for standard input', None)
-    return _with_paths(table, folder)
-
-
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Paths as seen from the folder of the configuration."""
 
@@ -251,9 +223,6 @@ def _check_types(tables: Mapping[str, Any]) -> None:
             for name in names:
                 value = tables.get(table, {}).get(name)
                 if value is not None and not isinstance(value, kind):
-                    # A broker has names of its own, which are checked where it is opened.
-                    if table == "source" and tables[table].get("kind") == "mqtt":
-                        continue
                     raise ParameterError(f"{table}.{name}", word, value)
 
 

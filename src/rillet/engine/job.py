@@ -44,7 +44,7 @@ class Streams(Protocol):
         """Observations absorbed, of declared keys."""
         ...
 
-    def absorb(self, block: Block, *, positioned: bool = True) -> Batch | None:
+    def absorb(self, block: Block) -> Batch | None:
         """Absorb a block; return what it releases."""
         ...
 
@@ -80,7 +80,7 @@ class MemoryStreams:
         """Observations absorbed, of declared keys."""
         return self._streams.observations
 
-    def absorb(self, block: Block, *, positioned: bool = True) -> Batch | None:
+    def absorb(self, block: Block) -> Batch | None:
         """Absorb a block.  **Privacy.** Touches raw data; what it returns is public."""
         key_of = np.zeros(len(block), np.int64) if block.key_of is None else block.key_of
         table = self._streams.absorb(key_of, block.raw_values)
@@ -171,8 +171,6 @@ class Job:
         Where observations go.
     sinks
         By name; every release goes to each.
-    positioned
-        Whether the source's blocks have positions that can be gone back to.
     watch
         Called after each block with the tally.
     """
@@ -182,11 +180,10 @@ class Job:
         streams: Streams,
         sinks: Mapping[str, Sink],
         *,
-        positioned: bool = True,
         watch: Callable[[Tally], None] = lambda _: None,
     ) -> None:
         self._streams, self._sinks = streams, sinks
-        self._positioned, self._watch = positioned, watch
+        self._watch = watch
         self.tally = Tally(observations=streams.observations)
 
     def run(self, blocks: Iterable[Block]) -> None:
@@ -199,7 +196,7 @@ class Job:
             for batch in self._streams.undelivered():
                 courier.take(batch)
             for block in blocks:
-                released = self._streams.absorb(block, positioned=self._positioned)
+                released = self._streams.absorb(block)
                 if released is not None:
                     courier.take(released)
                     self.tally.releases += len(released[1])

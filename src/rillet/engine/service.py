@@ -8,8 +8,6 @@ not declared, is in none of them.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import json
 import logging
 import signal
@@ -19,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from rillet.engine.reuse import claim, open_secret
 from rillet.errors import MissingExtra, OutputError, ParameterError
@@ -29,14 +27,9 @@ if TYPE_CHECKING:
     from rillet.engine.config import Config
     from rillet.engine.job import Streams, Tally
     from rillet.sink.base import Sink
-    from rillet.source import Block, Position
-    from rillet.source.mqtt import MqttSource
+    from rillet.source import Block
 
 log = logging.getLogger("rillet.service")
-
-#: Rows to a block: each block costs something for each key in it, so many keys want large ones.
-_BLOCK_ROWS: Final = 2**16
-_KEYED_BLOCK_ROWS: Final = 2**18
 
 
 @contextmanager
@@ -58,8 +51,8 @@ def opened(
         streams = _durable(config, args, stack)
         last = streams.absorbed
         resumed = last is not None or streams.observations > 0
-        blocks = _source(config, stop, None if last is None else last.end)
-        stack.callback(_close, blocks)
+        source = stack.enter_context(config.open_source(stop))
+        blocks = source.blocks(None if last is None else last.end)
         sinks: dict[str, Sink] = {}
         places = streams.places()
         for name, options in _wanted_sinks(config).items():
@@ -87,7 +80,7 @@ def _volatile(
     from rillet.sink.json_lines import JsonLinesSink
     from rillet.sink.registry import open_sink
 
-    blocks = _source(config, threading.Event(), None)
+    blocks = stack.enter_context(config.open_source()).blocks()
     secret = open_secret(args.secret)
     sinks: dict[str, Sink] = {}
     for options in config.sinks:
@@ -110,10 +103,8 @@ def _durable(config: Config, args: argparse.Namespace, stack: ExitStack) -> Dura
     begun = (config.state / "state.db").exists()
     secret = None
     if not begun:
-        # Whatever is wrong with the source is found out before a state is made for it; but what has
-        # been read from standard input is gone.
-        if config.source.get("path") != "-":
-            _close(_source(config, threading.Event(), None))
+        # Whatever is wrong with the source is found out before a state is made for it.
+        config.open_source().check()
         _check_sinks(config, {})
         if args.secret is not None:
             secret = open_secret(args.secret)
@@ -134,65 +125,17 @@ def _durable(config: Config, args: argparse.Namespace, stack: ExitStack) -> Dura
 def _check_replay(config: Config, streams: DurableStreams) -> None:
     """Compare the last block absorbed with what the file has there now."""
     last = streams.absorbed
-    if last is None or config.is_mqtt or config.source["path"] == "-":
+    if last is None:
         return
-    rows = last.end.rows - last.start.rows
-    plain = {**config.source, "follow": False}
-    blocks = _source(
-        dataclasses.replace(config, source=plain), threading.Event(), last.start, block_rows=rows
-    )
-    with contextlib.closing(blocks):  # type: ignore[type-var]
-        streams.check_absorbed(blocks)
+    with config.open_source() as source:
+        if source.replayable:
+            streams.check_absorbed(source.replay(last.start, last.rows))
 
 
 def _claim(config: Config, path: str, secret: Any) -> None:
-    if config.is_mqtt:
-        raise ParameterError("secret", "none with a broker, which cannot be read again", path)
+    if "path" not in config.source:
+        raise ParameterError("secret", "none with a source that cannot be read again", path)
     claim(path, secret, config.plan.digest, config.run, config.source["path"])
-
-
-def _source(
-    config: Config,
-    stop: threading.Event,
-    start: Position | None,
-    *,
-    block_rows: int | None = None,
-) -> Iterator[Block]:
-    options = config.source
-    if config.is_mqtt:
-        return iter(_broker(config, stop))
-    from rillet.source import read
-
-    usual = _KEYED_BLOCK_ROWS if config.plan.keys else _BLOCK_ROWS
-    return read(
-        options["path"],
-        options.get("column"),
-        format=options.get("format", "auto"),
-        delimiter=options.get("delimiter", ","),
-        block_rows=block_rows or options.get("block_rows", usual),
-        start=start,
-        keys=config.declared,
-        key_columns=config.key_columns,
-        sequence_column=options.get("sequence"),
-        follow=options.get("follow", False),
-        stop=stop,
-    )
-
-
-def _broker(config: Config, stop: threading.Event) -> MqttSource:
-    from rillet.source.mqtt import MqttSource
-
-    options = {name: value for name, value in config.source.items() if name != "kind"}
-    try:
-        return MqttSource(**options, keys=config.declared, stop=stop)
-    except TypeError as error:
-        raise ParameterError("source", "the names of an MQTT source", str(error)) from None
-
-
-def _close(blocks: Any) -> None:
-    close = getattr(blocks, "close", None)
-    if close is not None:
-        close()
 
 
 def _wanted_sinks(config: Config) -> dict[str, Mapping[str, Any]]:
@@ -224,11 +167,9 @@ def _sink_name(options: Mapping[str, Any], config: Config) -> str:
 def check(config: Config, *, restored: bool, say: Callable[[str], None]) -> int:
     """Check everything that a run would use, and say what was found; spends nothing."""
     say(config.plan.describe())
-    if config.is_mqtt:
-        _broker(config, threading.Event()).check()
-    elif config.source["path"] != "-":
-        _close(_source(config, threading.Event(), None))
-    say(f"source: {config.source_name} can be read")
+    source = config.open_source()
+    source.check()
+    say(f"source: {source.name} can be read")
     for kind in _check_sinks(config, _check_state(config, say, restored=restored)):
         say(f"sink: {kind} can be written")
     if config.metrics is not None:

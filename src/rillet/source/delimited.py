@@ -16,166 +16,88 @@ that one of them drops is an observation lost, so the lines are cut here.
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from rillet.errors import InputError, ParameterError
-from rillet.source.block import (
-    DEFAULT_BLOCK_ROWS,
-    Block,
-    Position,
-    check_block_rows,
-)
-from rillet.source.keys import DeclaredKeys, RawRows, Wanted, sequence_numbers
-from rillet.source.lines import LineReader, blocks_of
-from rillet.source.names import find_column
-from rillet.source.number import numbers
-from rillet.source.raw_buffer import RawRun
+from rillet.source.base import RawRows
+from rillet.source.cells import find_column, number, numbers
+from rillet.source.keys import Wanted
+from rillet.source.lines import RawRun
 
-__all__ = ["read_csv"]
+__all__ = ["check_delimiter", "csv_rows"]
+
+_USUAL_DELIMITERS = ";\t|,"
 
 
-def read_csv(
-    path: str | os.PathLike[str],
-    column: str | None = None,
-    *,
-    delimiter: str = ",",
-    block_rows: int = DEFAULT_BLOCK_ROWS,
-    start: Position | None = None,
-    keys: DeclaredKeys | None = None,
-    key_columns: Sequence[str] = (),
-    sequence_column: str | None = None,
-    follow: bool = False,
-    stop: threading.Event | None = None,
-) -> Iterator[Block]:
-    r"""Read a column of numbers from a CSV file, or from standard input for the path ``"-"``.
+def csv_rows(
+    source: str, header: bytes, wanted: Wanted, delimiter: str
+) -> Callable[[RawRun], RawRows]:
+    r"""Find the columns in a header line; return a function from lines to rows, total.
 
-    **Privacy.** Touches raw data. The header is public, and so is the number of lines; no cell
-    makes this raise, skip or add a row.
-
-    **Delivery.** A file is read, never changed: continuing from the position of the last block that
-    was absorbed gives each row exactly once, as long as the file only grows at its end. Standard
-    input is delivered at most once: what was read and not absorbed is gone with the process, unless
-    its writer sends everything again and ``start`` says how many rows to pass over.
-
-    A file that is followed must only grow: if it shrinks, or another one takes its name, that is an
-    error. One that is emptied and has grown beyond its old length before it is looked at again,
-    within a tenth of a second, cannot be told from one that has only grown.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file, or ``"-"``.
-    column : str, optional
-        The name of the column; not needed if there is only one.
-    delimiter : str
-        One ASCII character between cells.
-    block_rows : int
-        So many rows to a block; fewer at the end, from a pipe, or where lines are very long.
-    start : Position, optional
-        Continue behind a block read before.
-    keys : DeclaredKeys, optional
-        The declared keys, of which each row has one or none.
-    key_columns : sequence of str
-        The columns that hold the parts of a row's key, in the order of the parts.
-    sequence_column : str, optional
-        The column with a row's sequence number.
-    follow : bool
-        At the end of a file wait for it to grow, and take a last line only with its line end. The
-        first line is waited for before this returns.
-    stop : threading.Event, optional
-        Once it is set, no further block comes.
-
-    Returns
-    -------
-    iterator of Block
-        The header has been checked when this returns.
+    **Privacy.** The header is public, and so is the number of lines; no cell makes the function
+    raise, skip or add a row.
 
     Raises
     ------
     InputError
-        If the file cannot be read, is empty, lacks a column, or is followed and did not only grow.
+        If there is no such column.
     ParameterError
-        If a parameter is wrong.
+        If a column must be named, or the delimiter does not fit the header.
 
     Examples
     --------
-    >>> import pathlib, tempfile
-    >>> file = pathlib.Path(tempfile.mkdtemp(), "trips.csv")
-    >>> _ = file.write_text("line,minutes\nnorth,12.5\nsouth,late\n")
-    >>> [block.raw_values.tolist() for block in read_csv(file, "minutes")]
-    [[12.5, nan]]
+    >>> rows_of = csv_rows("trips.csv", b"line,minutes", Wanted("minutes"), ",")
+    >>> rows_of(RawRun(b"north,12.5\nsouth,late", 2, 0, 0)).raw_values
+    array([12.5,  nan])
     """
-    check_block_rows(block_rows)
-    check_delimiter(delimiter)
-    wanted = Wanted.checked(column, keys, key_columns, sequence_column)
-    return csv_blocks(
-        LineReader(path, follow=follow, stop=stop),
-        wanted,
-        delimiter=delimiter,
-        block_rows=block_rows,
-        start=start,
-    )
-
-
-def csv_blocks(
-    reader: LineReader,
-    wanted: Wanted,
-    *,
-    delimiter: str,
-    block_rows: int,
-    start: Position | None,
-) -> Iterator[Block]:
-    """Read the header from an open reader and return the blocks behind it; see `read_csv`."""
     separator = delimiter.encode("ascii")
-    header = reader.first_line(consume=True).rstrip(b"\r")
+    header = header.rstrip(b"\r")
     if b"\r" in header:
         raise InputError(
-            f"{reader.name}: expected lines that end with a line feed, found carriage returns "
+            f"{source}: expected lines that end with a line feed, found carriage returns "
             "alone; convert the file, for instance with tr '\\r' '\\n'"
         )
     names = [cell.decode("utf-8", "replace").strip() for cell in _cells(header, separator)]
-    return blocks_of(
-        reader,
-        _raw_rows(reader.name, names, wanted, separator),
-        block_rows=block_rows,
-        start=reader.go_to(start or Position()),
-    )
-
-
-def _raw_rows(
-    source: str, names: list[str], wanted: Wanted, separator: bytes
-) -> Callable[[RawRun], RawRows]:
-    indexes = [find_column(source, names, wanted.column)]
-    indexes += [find_column(source, names, name) for name in wanted.key_columns]
-    if wanted.sequence_column is not None:
-        indexes.append(find_column(source, names, wanted.sequence_column))
+    _check_header(source, names, wanted, delimiter)
+    indexes = [
+        find_column(source, names, name, declared=False) for name in (wanted.column, *wanted.names)
+    ]
     raw_columns_of = _raw_columns(indexes, len(names), separator)
-    keys, last_key = wanted.keys, 1 + len(wanted.key_columns)
 
     def raw_rows_of(raw_run: RawRun) -> RawRows:
-        raw_columns = raw_columns_of(raw_run)
+        raw_values, *raw_others = raw_columns_of(raw_run)
         plain = b"_" not in raw_run.raw_text
-        return RawRows(
-            numbers(raw_columns[0], plain=plain),
-            None if keys is None else keys.places(*raw_columns[1:last_key]),
-            None
-            if wanted.sequence_column is None
-            else sequence_numbers(raw_columns[last_key], plain=plain),
-        )
+        return wanted.raw_rows(numbers(raw_values, plain=plain), raw_others, plain=plain)
 
     return raw_rows_of
 
 
-def check_delimiter(delimiter: object) -> None:
+def _check_header(source: str, names: list[str], wanted: Wanted, delimiter: str) -> None:
+    """Refuse a header that is one column where another delimiter would make it several."""
+    if wanted.column is None and any(not math.isnan(number(name.encode())) for name in names):
+        raise InputError(
+            f"{source}: expected a header line with names, found numbers; put a name on the "
+            'first line, or read bare numbers, one to a line, with format="jsonl"'
+        )
+    other = [mark for mark in _USUAL_DELIMITERS if mark != delimiter and mark in names[0]]
+    if len(names) == 1 and other and wanted.column not in names:
+        raise ParameterError(
+            "delimiter",
+            f"the character between the names in the first line of {source}",
+            delimiter,
+            f"it has {other[0]!r} in its only name: try that as the delimiter, or name the column",
+        )
+
+
+def check_delimiter(delimiter: str) -> None:
     """Raise `ParameterError` unless ``delimiter`` can part cells."""
     # Whatever can occur inside a number would cut numbers in two.
-    usable = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
-    if not usable or str(delimiter).isalnum() or str(delimiter) in '"\r\n\0.+-_':
+    usable = len(delimiter) == 1 and delimiter.isascii() and not delimiter.isalnum()
+    if not usable or delimiter in '"\r\n\0.+-_':
         raise ParameterError(
             "delimiter", "one ASCII character that occurs in no number, such as ';'", delimiter
         )
@@ -214,7 +136,7 @@ def _raw_columns(
 
 
 def _is_regular(raw_run: RawRun, width: int, separator: bytes) -> bool:
-    """Tell whether every line has ``width`` cells: each so many cuts one is a line end."""
+    """Tell whether every line has ``width`` cells: every width-th separator is a line end."""
     raw_bytes = np.frombuffer(raw_run.raw_text, np.uint8)
     cuts = raw_bytes[(raw_bytes == ord("\n")) | (raw_bytes == ord(separator))]
     at_line_ends = cuts[width - 1 :: width]
@@ -224,10 +146,10 @@ def _is_regular(raw_run: RawRun, width: int, separator: bytes) -> bool:
 def _cells(line: bytes, separator: bytes) -> list[bytes]:
     pattern = re.compile(_cell(separator, capture=True))
     cells: list[bytes] = []
-    place = 0
-    while (match := pattern.match(line, place)) and place <= len(line):
+    index = 0
+    while (match := pattern.match(line, index)) and index <= len(line):
         cells.append(_unquoted(*match.groups(b"")))
-        place = match.end() + len(separator)
+        index = match.end() + len(separator)
     return cells
 
 

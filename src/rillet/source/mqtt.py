@@ -1,47 +1,129 @@
 """Observations from an MQTT broker: one message, one observation.
 
 The payload is a bare number, read as a CSV cell would be, or a JSON object with the number in a
-field. The topic tells the key. A payload without a number is NaN; nothing raises because of one.
+field. The topic tells the key: in the template ``meters/{meter}/reading`` each name in braces takes
+one level of the topic and gives one part of the key, in the order of the names. A payload without a
+number is NaN; nothing raises because of one.
 
 Messages that the broker had *retained* are not taken: such a message repeats what was published
 before, at some other time, and would count an observation twice or out of turn.
 
-**Privacy.** Touches raw data. Neither payloads nor topics are logged or repeated in an error.
+**Privacy.** Touches raw data. Neither payloads nor topics are logged or repeated in an error; the
+template and the declared keys are public.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
 
-from rillet.broker import Broker, check_protocol
+from rillet.broker import Broker
 from rillet.errors import InputError, ParameterError
-from rillet.source.block import Block, Position, check_block_rows
-from rillet.source.json_lines import raw_fields
-from rillet.source.keys import DeclaredKeys, RawRows, Wanted
+from rillet.source.base import (
+    DEFAULT_BLOCK_ROWS,
+    Block,
+    Position,
+    RawRows,
+    Source,
+    rows_to_a_block,
+)
+from rillet.source.json_lines import json_rows
+from rillet.source.keys import UNDECLARED, DeclaredKeys, Wanted
 from rillet.source.mqtt_link import MqttLink, RawMessage
-from rillet.source.number import numbers
-from rillet.source.topic import NO_MATCH, TopicTemplate
 
-__all__ = ["MqttSource"]
+__all__ = ["MqttOptions", "MqttSource"]
 
 #: Named points around the acknowledgement to the broker, as in :mod:`rillet.durable`.
 log = logging.getLogger("rillet.mqtt")
 
-# As many as the broker can have under way, so that one block can hold them all.
-DEFAULT_BLOCK_ROWS = 1 << 16
+#: The index of a topic that the template does not match; `UNDECLARED` is one that it does.
+NO_MATCH = -2
+
+_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class MqttSource:
-    r"""Messages of an MQTT broker as blocks; needs paho-mqtt, ``rillet[mqtt]``.
+class MqttOptions(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="mqtt"
+):
+    """Options of an `MqttSource`.
 
-    Iterating connects, and yields blocks until ``stop`` is set. Asking for the next block
-    acknowledges the one before; to close the iterator instead (``blocks.close()``) does not.
+    Parameters
+    ----------
+    address : str
+        ``"host:port"``; without a port 1883, or 8883 with TLS.
+    topic : str
+        A template such as ``"meters/{meter}/reading"``.
+    client_id : str
+        The fixed name of the broker's session: it keeps messages for this name while nobody is
+        connected. Two processes must not share it.
+    field : str, optional
+        The field of a JSON payload that holds the number; None if the payload is the number.
+    sequence : str, optional
+        The field that holds a number which grows with each message of a key.
+    username, password_file : str, optional
+        To log in; the password is the first line of the file.
+    tls : bool
+        Speak TLS, trusting the authorities that the system trusts; implied by the files.
+    ca_file, cert_file, key_file : str, optional
+        The authority that the broker's certificate must be from; our own certificate and its key.
+    block_rows : int
+        At most so many messages to a block. By default as many as the broker can have under way.
+    wait : float
+        Seconds to gather a block, from its first message on.
+    protocol : {"3.1.1", "5"}
+        The version to speak. In 5, which costs half as much time again, rillet itself asks for as
+        many messages ahead of their acknowledgement as there can be; in 3.1.1 that is a setting of
+        the broker.
+    """
+
+    address: str
+    topic: str
+    client_id: Annotated[str, Meta(min_length=1)]
+    field: str | None = None
+    sequence: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    block_rows: Annotated[int, Meta(ge=1)] = DEFAULT_BLOCK_ROWS
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0.05
+    protocol: Literal["3.1.1", "5"] = "3.1.1"
+
+    def __post_init__(self) -> None:
+        TopicTemplate(self.topic)
+        self.broker()
+        if self.sequence is not None and self.field is None:
+            raise ParameterError("field", "the name of a field, since sequence names one", None)
+
+    def broker(self) -> Broker:
+        """Return where the broker is, and how to be let in."""
+        return Broker.at(
+            self.address,
+            InputError,
+            username=self.username,
+            password_file=self.password_file,
+            tls=self.tls,
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )
+
+
+class MqttSource(Source):
+    """Messages of an MQTT broker; needs paho-mqtt, ``rillet[mqtt]``.
+
+    `blocks` connects, and gives blocks until ``stop`` is set. Asking for the next block
+    acknowledges the one before; to close the iterator, or the source, instead does not. The broker
+    itself knows what is left to send: blocks have no positions.
 
     **Privacy.** Touches raw data. When messages come is visible to whoever sees when releases do;
     see the threat model.
@@ -53,195 +135,212 @@ class MqttSource:
 
     Parameters
     ----------
-    address : str
-        ``"host:port"``; without a port 1883, or 8883 with TLS.
-    topic : str
-        A template such as ``"meters/{meter}/reading"``: each name takes one level of the topic and
-        gives one part of the key, in order.
-    client_id : str
-        The fixed name of the broker's session: it keeps messages for this name while nobody is
-        connected. Two processes must not share it.
-    field : str, optional
-        The field of a JSON payload that holds the number; None if the payload is the number.
-    sequence : str, optional
-        The field that holds a number which grows with each message of a key.
+    options : MqttOptions
+        Where to read what.
     keys : DeclaredKeys, optional
         The declared keys, with as many parts as the template has names.
-    username, password_file : str, optional
-        To log in; the password is the first line of the file.
-    tls : bool
-        Speak TLS, trusting the authorities that the system trusts; implied by the files.
-    ca_file, cert_file, key_file : str, optional
-        The authority that the broker's certificate must be from; our own certificate and its key.
-    block_rows : int
-        At most so many messages to a block.
-    wait : float
-        Seconds to gather a block, from its first message on.
-    start : Position, optional
-        Where to go on counting rows; the broker itself knows what is left to send.
     stop : threading.Event, optional
         Once it is set, no further block comes.
-    protocol : {"3.1.1", "5"}
-        The version to speak. In 5, which costs half as much time again, rillet itself asks for as
-        many messages ahead of their acknowledgement as there can be; in 3.1.1 that is a setting of
-        the broker.
 
     Raises
     ------
-    MissingExtra
-        If paho-mqtt is not installed, when iterated.
     ParameterError
-        If a parameter is wrong.
-    InputError
-        If the password cannot be read; when iterated, if the broker cannot be reached or refuses
-        us. Once connected, a lost connection is made again, for as long as it takes.
-
-    Examples
-    --------
-    >>> keys = DeclaredKeys([("north", 1), ("south", 1)])
-    >>> MqttSource("localhost:1883", "meters/{region}/{meter}", client_id="rillet", keys=keys)
-    MqttSource('localhost:1883', 'meters/+/+', client_id='rillet')
+        If the keys do not fit the template.
     """
+
+    Options: ClassVar[type[Struct]] = MqttOptions
+    replayable = False
+    redelivers = True
 
     def __init__(
         self,
-        address: str,
-        topic: str,
+        options: MqttOptions,
         *,
-        client_id: str,
-        field: str | None = None,
-        sequence: str | None = None,
         keys: DeclaredKeys | None = None,
-        username: str | None = None,
-        password_file: str | os.PathLike[str] | None = None,
-        tls: bool = False,
-        ca_file: str | os.PathLike[str] | None = None,
-        cert_file: str | os.PathLike[str] | None = None,
-        key_file: str | os.PathLike[str] | None = None,
-        block_rows: int = DEFAULT_BLOCK_ROWS,
-        wait: float = 0.05,
-        start: Position | None = None,
         stop: threading.Event | None = None,
-        protocol: str = "3.1.1",
     ) -> None:
-        template = TopicTemplate(topic)
-        _check(client_id, field, sequence, wait)
-        self._broker = Broker.at(
-            address,
-            InputError,
-            username=username,
-            password_file=password_file,
-            tls=tls,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-        )
-        self._client_id = client_id
+        self._options, self._keys, self._stop = options, keys, stop
+        self._broker = options.broker()
+        template = TopicTemplate(options.topic)
         self._subscription = template.subscription
-        self._places = template.table(keys)
-        self._keys = keys
-        self._raw_rows_of = _raw_payloads(Wanted(field, sequence_column=sequence))
-        self._has_sequence = sequence is not None
-        self._block_rows = check_block_rows(block_rows)
-        self._wait = wait
-        self._start = start or Position()
-        self._stop = stop
-        self._protocol = check_protocol(protocol)
+        self._index_of = template.table(keys)
+        self._raw_rows_of = json_rows(Wanted(options.field, sequence=options.sequence))
+        self._open: MqttLink | None = None
+        self.name = self._broker.address
+        self.identity = f"{options.topic}:{options.field or ''}"
 
     def __repr__(self) -> str:
         return (
-            f"MqttSource({self._broker.address!r}, {self._subscription!r}, "
-            f"client_id={self._client_id!r})"
+            f"MqttSource({self.name!r}, {self._subscription!r}, "
+            f"client_id={self._options.client_id!r})"
         )
-
-    def __iter__(self) -> Iterator[Block]:
-        """Connect, then return the blocks.
-
-        **Privacy.** Touches raw data.
-        """
-        link = self._link()
-        link.connect()
-        return self._blocks(link)
 
     def check(self) -> None:
         """Connect and subscribe under another name, take nothing, and leave no trace.
 
-        The session of ``client_id`` and a process that uses it stay as they are.
-
-        Raises
-        ------
-        InputError
-            If the broker cannot be reached or refuses us.
+        The session of ``client_id`` and a process that uses it stay as they are. See `Source`.
         """
         with contextlib.closing(self._link(check=True)) as link:
             link.connect()
 
+    def blocks(
+        self, start: Position | None = None, *, block_rows: int | None = None
+    ) -> Iterator[Block]:
+        """Connect, then return the blocks; see `Source`.
+
+        Once connected, a lost connection is made again, for as long as it takes.
+
+        **Privacy.** Touches raw data.
+        """
+        if start is not None:
+            raise ParameterError("start", "None, as the broker knows what is left", "a position")
+        rows = rows_to_a_block(block_rows, self._options.block_rows)
+        self.close()
+        link = self._open = self._link()
+        link.connect()
+        return self._blocks(link, rows)
+
+    def close(self) -> None:
+        """Leave the broker; what is not acknowledged stays with it."""
+        if self._open is not None:
+            self._open.close()
+
     def _link(self, *, check: bool = False) -> MqttLink:
+        client_id = self._options.client_id
         return MqttLink(
             self._broker,
-            f"{self._client_id}-check" if check else self._client_id,
+            f"{client_id}-check" if check else client_id,
             self._subscription,
-            protocol=self._protocol,
+            protocol=self._options.protocol,
             persistent=not check,
             # With sequence numbers a message too many is harmless, and one too few is not.
-            keep_gathered=self._has_sequence,
+            keep_gathered=self._options.sequence is not None,
             stop=self._stop,
         )
 
-    def _blocks(self, link: MqttLink) -> Iterator[Block]:
-        rows = self._start.rows
+    def _blocks(self, link: MqttLink, block_rows: int) -> Iterator[Block]:
         with contextlib.closing(link):
-            while raw_messages := link.gather(self._block_rows, self._wait):
+            while raw_messages := link.gather(block_rows, self._options.wait):
                 raw_rows = self._raw_rows(raw_messages)
-                if raw_rows is not None:
-                    before, rows = Position(rows), rows + raw_rows.raw_values.size
-                    yield Block(
-                        raw_rows.raw_values,
-                        Position(rows),
-                        start=before,
-                        key_of=raw_rows.key_of,
-                        sequence=raw_rows.sequence,
-                    )
+                if raw_rows.raw_values.size:
+                    raw_values, key_of, sequence = raw_rows
+                    yield Block(raw_values, key_of=key_of, sequence=sequence)
                 log.debug("confirming")
                 link.acknowledge()
                 log.debug("confirmed")
 
-    def _raw_rows(self, raw_messages: list[RawMessage]) -> RawRows | None:
-        """Return what the messages hold, or None if none of them is an observation."""
-        raw_found = [self._places[raw_topic] for raw_topic, *_ in raw_messages]
+    def _raw_rows(self, raw_messages: list[RawMessage]) -> RawRows:
+        """Return what those of the messages hold that are observations."""
+        raw_found = [self._index_of[raw_topic] for raw_topic, *_ in raw_messages]
         raw_payloads = [
-            raw_payload
-            for place, (_, raw_payload, _) in zip(raw_found, raw_messages, strict=True)
-            if place != NO_MATCH
+            # A reader of lines may rely on there being no line end inside; to JSON it is space.
+            raw_payload.replace(b"\n", b" ") if b"\n" in raw_payload else raw_payload
+            for index, (_, raw_payload, _) in zip(raw_found, raw_messages, strict=True)
+            if index != NO_MATCH
         ]
-        raw_places = np.array([place for place in raw_found if place != NO_MATCH], dtype=np.int64)
-        if not raw_payloads:
-            return None
         raw_rows = self._raw_rows_of(raw_payloads)
-        return raw_rows if self._keys is None else raw_rows._replace(key_of=raw_places)
+        if self._keys is None:
+            return raw_rows
+        raw_indexes = [index for index in raw_found if index != NO_MATCH]
+        return raw_rows._replace(key_of=np.array(raw_indexes, dtype=np.int64))
 
 
-def _raw_payloads(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
-    if wanted.column is None:
-        return lambda raw_payloads: RawRows(numbers(raw_payloads))
-    raw_rows_of = raw_fields(wanted)
+class TopicTemplate:
+    """A template, taken apart.
 
-    def raw_rows_of_payloads(raw_payloads: list[bytes]) -> RawRows:
-        # A reader of lines may rely on there being no line end inside; to JSON it is white space.
-        if b"\n" in b"".join(raw_payloads):
-            raw_payloads = [payload.replace(b"\n", b" ") for payload in raw_payloads]
-        return raw_rows_of(raw_payloads)
+    Parameters
+    ----------
+    template : str
+        Levels with slashes between them, each either plain text or one name in braces.
 
-    return raw_rows_of_payloads
+    Attributes
+    ----------
+    names : tuple of str
+        The names in braces, in order.
+    subscription : str
+        What to subscribe to: each name replaced by the wildcard ``+``.
+
+    Raises
+    ------
+    ParameterError
+        If it is no such template.
+
+    Examples
+    --------
+    >>> template = TopicTemplate("meters/{meter}/reading")
+    >>> template.names, template.subscription
+    (('meter',), 'meters/+/reading')
+    """
+
+    def __init__(self, template: str) -> None:
+        self._levels = template.split("/")
+        self.names = tuple(match[1] for level in self._levels if (match := _NAME.fullmatch(level)))
+        plain = [level for level in self._levels if not _NAME.fullmatch(level)]
+        expected = hint = None
+        if self._levels[0] == "$share":
+            expected, hint = "a topic of its own", "shared subscriptions split the stream"
+        elif not template or any(set(level) & set("{}+#\0") for level in plain):
+            expected = "levels that are plain text or one name in braces"
+            hint = 'such as "meters/{meter}/reading"'
+        elif len(set(self.names)) < len(self.names):
+            expected = "each name once"
+        if expected is not None:
+            raise ParameterError("topic", expected, template, hint)
+        self.subscription = self.filled(["+"] * len(self.names))
+        self.pattern = re.compile(
+            b"/".join(
+                rb"([^/]*)" if _NAME.fullmatch(level) else re.escape(level.encode())
+                for level in self._levels
+            )
+        )
+
+    def table(self, keys: DeclaredKeys | None) -> TopicTable:
+        """Return the table from topics to keys, or raise `ParameterError` if they do not fit."""
+        if keys is not None and keys.parts != len(self.names):
+            raise ParameterError(
+                "topic",
+                f"{keys.parts} names in braces, one for each part of a declared key",
+                "/".join(self._levels),
+            )
+        for key in () if keys is None else keys.keys:
+            if any(set(str(part)) & set("/+#\0") for part in key):
+                raise ParameterError(
+                    "keys", "parts that can be a level of a topic, without / + #", key
+                )
+        return TopicTable(self, keys)
+
+    def filled(self, parts: Sequence[str]) -> str:
+        """Return the topic with these in place of the names."""
+        rest = iter(parts)
+        return "/".join(next(rest) if _NAME.fullmatch(level) else level for level in self._levels)
 
 
-def _check(client_id: object, field: object, sequence: object, wait: object) -> None:
-    if not isinstance(client_id, str) or not client_id:
-        raise ParameterError("client_id", "a name for the session at the broker", client_id)
-    for name, value in (("field", field), ("sequence", sequence)):
-        if value is not None and not isinstance(value, str):
-            raise ParameterError(name, "the name of a field", value)
-    if sequence is not None and field is None:
-        raise ParameterError("field", "the name of a field, since sequence names one", None)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 60:
-        raise ParameterError("wait", "seconds from 0 to 60", wait)
+class TopicTable(dict[bytes, int]):
+    """From the topic of a message to the index of its key.
+
+    **Privacy.** Touches raw data when it is asked; total. Topics of undeclared keys cost more time,
+    before any release is made of them.
+
+    Examples
+    --------
+    >>> table = TopicTemplate("meters/{meter}").table(DeclaredKeys([("a",), ("b",)]))
+    >>> [table[topic] for topic in (b"meters/b", b"meters/c", b"weather")]
+    [1, -1, -2]
+    """
+
+    def __init__(self, template: TopicTemplate, keys: DeclaredKeys | None) -> None:
+        self._pattern, self._keys = template.pattern, keys
+        super().__init__(
+            (template.filled([str(part).strip() for part in key]).encode(), index)
+            for index, key in enumerate(() if keys is None else keys.keys)
+        )
+        # No message is published there, whatever a name in braces would match.
+        self[b""] = NO_MATCH
+
+    def __missing__(self, raw_topic: bytes) -> int:
+        raw_match = self._pattern.fullmatch(raw_topic)
+        if raw_match is None:
+            return NO_MATCH
+        if self._keys is None:
+            return UNDECLARED
+        return int(self._keys.indexes(*([part] for part in raw_match.groups()))[0])

@@ -38,7 +38,7 @@ log = logging.getLogger("rillet.store")
 #: ``PRAGMA application_id``: "rlls".
 APPLICATION: Final = 0x726C6C73
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 1
+VERSION: Final = 2
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -385,7 +385,7 @@ def _check_header(path: Path) -> None:
         )
     if version != VERSION:
         raise StateError(
-            f"{path}: expected version {VERSION} or earlier, found {version}; install the release "
+            f"{path}: expected version {VERSION}, found {version}; install the release "
             "of rillet that wrote it, or a newer one"
         )
 
