@@ -10,6 +10,7 @@ import runpy
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import rillet
@@ -175,6 +176,34 @@ def test_formulas_are_converted_or_refused():
     for broken in (r"\nosuchcommand x", r"\frac{1"):
         with pytest.raises(ValueError, match="formula"):
             typeset(broken, "inline")
+
+
+def test_tables_of_options_come_from_the_classes():
+    table = runpy.run_path(str(ROOT / "scripts" / "option_tables.py"))["table"]
+
+    class Options(msgspec.Struct):
+        """Made up.
+
+        Parameters
+        ----------
+        path : str
+            Where it is.
+        wait, patience : float
+            Seconds, ``0`` for none.
+        """
+
+        path: str
+        wait: float = 0.5
+        patience: float | None = None
+
+    assert table(Options)[3:-1] == [
+        "| `path` | required | Where it is. |",
+        "| `wait` | `0.5` | Seconds, `0` for none. |",
+        "| `patience` | none | Seconds, `0` for none. |",
+    ]
+    Options.__doc__ = "Nothing is described."
+    with pytest.raises(KeyError, match="path"):
+        table(Options)
 
 
 # The runner itself: each kind of broken page must fail.
