@@ -11,8 +11,14 @@ from scipy.optimize import differential_evolution
 from rillet import datasets
 from rillet.errors import MissingExtra, ParameterError
 from rillet.paper.bounds import underestimate_probability
-from rillet.paper.optimise import LocalParameters, Setting, optimise, predict, public_tail
-from rillet.paper.search import Search
+from rillet.paper.optimise import (
+    LocalParameters,
+    Setting,
+    _Search,
+    optimise,
+    predict,
+    public_tail,
+)
 from rillet.threshold.calibration import calibrate
 
 USUAL = Setting(epsilon=1.0, delta=2**-20, upper=3000.0, length=150_000, lag=50_000)
@@ -73,7 +79,7 @@ def test_small_changes_do_not_help():
 
 def best_by_evolution(setting, sample, generations):
     """Differential evolution over whole ranks and everything else, on the objective at a rank."""
-    search = Search(setting, public_tail(setting, public_sample=sample))
+    search = _Search(setting, public_tail(setting, public_sample=sample))
     most = math.floor(setting.largest_quantile * setting.lag)
     found = differential_evolution(
         lambda z: search.objective_at(int(z[0]), z[1:]),

@@ -46,7 +46,7 @@ def drawn(name: str) -> tuple[Result, tuple[object, ...]]:
         return real(name, words, size, painted)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("distributions", "parameters", "errors", "accuracy"):
+        for module in ("distributions", "tables", "errors", "accuracy"):
             patch.setattr(f"rillet.reproduce.{module}.draw", watching)
         return EXPERIMENTS[name](context), tuple(figures)
 

@@ -213,18 +213,18 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
         return 0, ("without a positive --delta no threshold can be learned here",)
     errors = [forecast.typical for forecast in forecasts]
     if any(error is None for error in errors):
-        place = names.index("auto") if "auto" in names else len(names) - 1
+        index = names.index("auto") if "auto" in names else len(names) - 1
         reason = "without a guess at the scale there is nothing to compare by; give --typical"
-        return place, (reason,)
+        return index, (reason,)
     # A threshold that ends at the bound has taught nothing; what is left of an improvement then
     # comes from the shorter tree after the lag, and is not worth waiting for.
     useful = [
-        place
-        for place, each in enumerate(forecasts)
+        index
+        for index, each in enumerate(forecasts)
         if not each.candidate.plan.layout.lag
         or any(found < each.candidate.plan.upper for found in each.thresholds)
     ]
-    best = min(useful, key=lambda place: errors[place] or 0.0)
+    best = min(useful, key=lambda index: errors[index] or 0.0)
     if best == 0:
         return 0, ("no gain over the plain binary tree is predicted, and it releases at once",)
     times = (errors[0] or 0.0) / (errors[best] or 1.0)

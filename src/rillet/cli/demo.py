@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from rillet import datasets
 
     dataset = datasets.load("baskets")
@@ -250,8 +250,8 @@ def _standing(race: Race) -> RenderableType:
     table.add_column("how far off", min_width=_BAR)
     truth = float(race.truth[race.t - 1])
     table.add_row("truth", f"${truth:,.2f}", "", "", "")
-    for place, runner in enumerate(race.runners):
-        colour = COLOURS[place % len(COLOURS)][0]
+    for index, runner in enumerate(race.runners):
+        colour = COLOURS[index % len(COLOURS)][0]
         releases = runner.releases
         label = Text(runner.label, style=colour)
         if releases is None:
@@ -289,13 +289,13 @@ def _sparks(race: Race) -> RenderableType:
 
     grid = Table.grid(padding=(0, 1))
     grid.add_row(Text("|error| so far"), Text("(log scale, a cent to $100)", style="dim"))
-    for place, runner in enumerate(race.runners):
+    for index, runner in enumerate(race.runners):
         t, errors = race.errors(runner)
         track = np.full(race.t, np.nan)
         track[t - 1] = np.abs(errors)
         width = max(1, round(_SPARK * race.t / race.length))
         line = sparkline(track, low=0.01, high=100.0, width=width)
-        colour = COLOURS[place % len(COLOURS)][0]
+        colour = COLOURS[index % len(COLOURS)][0]
         grid.add_row(Text(f"{runner.label:<20}", style=colour), Text(line, style=colour))
     return grid
 
@@ -382,9 +382,9 @@ def _picture(race: Race, path: Path) -> None:
         from rillet.cli.plot import COLOURS
 
         tracks = []
-        for place, runner in enumerate(race.runners):
+        for index, runner in enumerate(race.runners):
             assert runner.releases is not None
-            colour = COLOURS[place % len(COLOURS)][1]
+            colour = COLOURS[index % len(COLOURS)][1]
             tracks.append(Track(runner.label, runner.releases, colour))
         demo_picture(
             tracks,

@@ -69,7 +69,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     if not args.public:
         raise ParameterError(
             "public",

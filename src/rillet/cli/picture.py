@@ -123,14 +123,14 @@ def plan_picture(comparison: Comparison, path: str) -> None:
     figure, (axis,) = _figure(1, size=(8.6, 5.0))
     first = max(1, comparison.times[0] // 10)
     drawn = 0
-    for place, forecast in enumerate(comparison.forecasts):
+    for index, forecast in enumerate(comparison.forecasts):
         if forecast.typical is None:
             continue
         plan = forecast.candidate.plan
         widths = np.array(forecast.thresholds) - plan.lower
         t, error = curve(plan, widths, comparison.scale, first, 120, within=24)
-        colour = COLOURS[place % len(COLOURS)][1]
-        chosen = place == comparison.chosen
+        colour = COLOURS[index % len(COLOURS)][1]
+        chosen = index == comparison.chosen
         axis.plot(t, error, color=colour, linewidth=2.4 if chosen else 1.5)
         axis.annotate(
             forecast.candidate.label + (" (chosen)" if chosen else ""),

@@ -105,7 +105,7 @@ def _times(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from rillet.cli.compare import compare
 
     comparison = compare(args)
@@ -170,12 +170,12 @@ def _table(comparison: Comparison) -> RenderableType:
     table.add_row("first release at", *(f"{f.candidate.first_release:,}" for f in forecasts))
     table.add_row("ε₁, for the threshold", *(_threshold_budget(f) for f in forecasts))
     table.add_row("values clipped at", *(_threshold(f) for f in forecasts), end_section=True)
-    for place, t in enumerate(comparison.times):
+    for index, t in enumerate(comparison.times):
         cells = []
         for forecast in forecasts:
             found = [point for point in forecast.points if point.t == t]
             cells.append(_error(found[0]) if found else "–")
-        name = f"error of the {statistic} at" if place == 0 else ""
+        name = f"error of the {statistic} at" if index == 0 else ""
         table.add_row(f"{name:<21}{t:>12,}", *cells)
     last = [forecast.points[-1] if forecast.points else None for forecast in forecasts]
     table.add_row("  of which noise (std)", *(_or_dash(p.noise_std if p else None) for p in last))
@@ -202,9 +202,9 @@ def _empty_table(title: str, comparison: Comparison) -> Table:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(title, no_wrap=True)
-    for place, candidate in enumerate(comparison.candidates):
-        mark = " ◀" if place == comparison.chosen else ""
-        colour = COLOURS[place % len(COLOURS)][0]
+    for index, candidate in enumerate(comparison.candidates):
+        mark = " ◀" if index == comparison.chosen else ""
+        colour = COLOURS[index % len(COLOURS)][0]
         table.add_column(candidate.label + mark, justify="right", header_style=colour)
     return table
 
@@ -268,13 +268,13 @@ def _chart(comparison: Comparison, known: Sequence[Forecast]) -> RenderableType:
     width = 60 if sys.stdout.isatty() else 64
     first = max(1, comparison.times[0] // 10)
     curves = []
-    for place, each in enumerate(comparison.forecasts):
+    for index, each in enumerate(comparison.forecasts):
         if each not in known:
             continue
         plan = each.candidate.plan
         widths = _widths(each)
         x, y = curve(plan, widths, comparison.scale, first, width)
-        curves.append(Curve(x, y, each.candidate.label, COLOURS[place % len(COLOURS)][0]))
+        curves.append(Curve(x, y, each.candidate.label, COLOURS[index % len(COLOURS)][0]))
     title = Text(f"Expected error of the {comparison.plan.statistic.name} (log scales)")
     return Group(title, chart(curves, width=width))
 

@@ -71,7 +71,7 @@ def _name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
+    """Run the command."""
     from rillet.reproduce.experiments import EXPERIMENTS, numbers_of, reproduce
     from rillet.reproduce.report import write_report
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """A bar on standard error where somebody looks, a line for each experiment where nobody does.
+    """A bar on a terminal, else a line for each experiment, on standard error.
 
     Yields what to call with a few words before each longer step, and after each experiment.
     """

@@ -50,31 +50,19 @@ Form = Literal["paper", "corrected"]
 
 @dataclass(frozen=True, slots=True)
 class ErrorShares:
-    """How the failure probability β is divided among what can go wrong.
+    """How the failure probability β is divided among what can go wrong."""
 
-    **Privacy.** Public numbers only.
-
-    Attributes
-    ----------
-    quantile : float
-        β_qt: the empirical quantile lies below the true one.
-    low : float
-        β_lt: the noise brings the threshold below the quantile.
-    high : float
-        β_rt: the noise brings the threshold above τ_max.
-    noise : float
-        β_Lap: the noise of the tree exceeds its bound.
-    outlier : float
-        β_out: the clipped excess exceeds its bound.
-    first : float
-        The noise of the first block exceeds its bound; 0 in the paper's form.
-    """
-
+    #: β_qt: the empirical quantile lies below the true one.
     quantile: float
+    #: β_lt: the noise brings the threshold below the quantile.
     low: float
+    #: β_rt: the noise brings the threshold above τ_max.
     high: float
+    #: β_Lap: the noise of the tree exceeds its bound.
     noise: float
+    #: β_out: the clipped excess exceeds its bound.
     outlier: float
+    #: The noise of the first block exceeds its bound; 0 in the paper's form.
     first: float = 0.0
 
     @property
@@ -85,10 +73,7 @@ class ErrorShares:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBound:
-    """A bound on the error of the sum, by cause.
-
-    **Privacy.** Public numbers only.
-    """
+    """A bound on the error of the sum, by cause."""
 
     noise: float
     outlier: float
@@ -102,8 +87,6 @@ class ErrorBound:
 
 def decimal_fraction(value: float | Fraction) -> Fraction:
     """The decimal that was typed, exactly: 0.005 means 1/200, not the nearest double.
-
-    **Privacy.** Public numbers only.
 
     Examples
     --------

@@ -116,11 +116,11 @@ def _quantiles(figure: Any, diagnosis: Diagnosis) -> Any:
 def _groups(figure: Any, groups: Mapping[str, TailCheck], name: str) -> Any:
     """x̂_p by group; groups with a heavier tail stand out."""
     picture, axes = _canvas(figure)
-    places = np.arange(len(groups))
+    positions = np.arange(len(groups))
     colours = {"heavier": "tab:red", "too few": "0.8"}
     shades = [colours.get(check.verdict, "tab:blue") for check in groups.values()]
-    axes.bar(places, [check.value for check in groups.values()], color=shades)
-    axes.set_xticks(places, list(groups), rotation=60, ha="right", fontsize=8)
+    axes.bar(positions, [check.value for check in groups.values()], color=shades)
+    axes.set_xticks(positions, list(groups), rotation=60, ha="right", fontsize=8)
     axes.set_ylabel("x_p")
     axes.set_title(f"Quantile by {name} (red: heavier than exponential, grey: too few values)")
     return picture

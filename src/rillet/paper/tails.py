@@ -181,21 +181,8 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the notice that they are not private."""
-        return {
-            "private": False,
-            "notice": NOTICE,
-            "count": self.count,
-            "left_out": self.left_out,
-            "lower": self.lower,
-            "largest_quantile": self.largest_quantile,
-            "largest_usable_quantile": self.largest_usable_quantile,
-            "check": asdict(self.check),
-            "checks": [asdict(check) for check in self.checks],
-            "curves": [asdict(curve) for curve in self.curves],
-            "by_hour": {name: asdict(check) for name, check in self.by_hour.items()},
-            "by_weekday": {name: asdict(check) for name, check in self.by_weekday.items()},
-            "verdict": self.verdict(),
-        }
+        found = asdict(self)
+        return {"private": False, "notice": NOTICE, **found, "verdict": self.verdict()}
 
 
 def _in_words(check: TailCheck) -> str:
@@ -271,10 +258,9 @@ def _check_ordered(ordered: FloatArray, quantile: float, lower: float, level: fl
     beyond = ordered[np.searchsorted(ordered, value, side="right") :]
     above = int(beyond.size)
     shown = value + lower
+    nan = math.nan
     if above < _FEWEST or value <= 0:
-        return TailCheck(
-            quantile, shown, count, above, math.nan, math.nan, 1.0, math.nan, "too few"
-        )
+        return TailCheck(quantile, shown, count, above, nan, nan, 1.0, nan, "too few")
     gamma = -math.log(quantile) / value
     at_least = np.arange(above, 0, -1)
     more = above - np.searchsorted(beyond, beyond, side="right")
@@ -294,8 +280,8 @@ def _check_ordered(ordered: FloatArray, quantile: float, lower: float, level: fl
     elif np.all(more <= count * np.exp(-gamma * beyond) + 1):
         verdict = "light"
     ratio = math.exp(min(700.0, float(log_ratio[worst])))
-    place, outlier = float(beyond[worst]) + lower, _outlier_ratio(beyond, value, quantile, count)
-    return TailCheck(quantile, shown, count, above, ratio, place, chance, outlier, verdict)
+    at, outlier = float(beyond[worst]) + lower, _outlier_ratio(beyond, value, quantile, count)
+    return TailCheck(quantile, shown, count, above, ratio, at, chance, outlier, verdict)
 
 
 def _outlier_ratio(beyond: FloatArray, value: float, quantile: float, count: int) -> float:
@@ -330,12 +316,8 @@ def _curve_ordered(ordered: FloatArray, quantile: float, lower: float) -> Quanti
     predicted = np.log(tails) / math.log(quantile) * value + lower
     ranks = [quantile_rank(count, decimal_fraction(float(tail))) - 1 for tail in tails]
     observed = ordered[ranks] + lower
-    return QuantileCurve(
-        quantile,
-        tuple(float(x) for x in tails),
-        tuple(float(x) for x in predicted),
-        tuple(float(x) for x in observed),
-    )
+    points = (tuple(curve.tolist()) for curve in (tails, predicted, observed))
+    return QuantileCurve(quantile, *points)
 
 
 def diagnose(

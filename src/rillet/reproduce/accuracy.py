@@ -11,7 +11,7 @@ same strategy clipped at the best fixed threshold, which nobody knows in advance
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from rillet.reproduce.simulator import (
     noise_std,
     simulation_secret,
 )
-from rillet.reproduce.style import COLOURS, DOUBLE, draw
+from rillet.reproduce.style import COLOURS, DOUBLE, draw, legend_above
 from rillet.threshold import ExponentialQuantile, FixedThreshold
 
 __all__ = ["Best", "Errors", "FixedRanges", "accuracy", "best_fixed", "evaluate", "tree_error"]
@@ -166,6 +166,7 @@ def accuracy(context: Context) -> Result:
     numbers: dict[str, Any] = {}
     for stream in context.all:
         numbers[stream.name] = _on_stream(context, stream)
+    over_all = "improvement_over_all"
     default = {name: found["mechanisms"][DEFAULT] for name, found in numbers.items()}
     worst = max(found["over_best_fixed"] for found in default.values())
     toeplitz = numbers["baskets"]["mechanisms"][TOEPLITZ]["improvement_over_all"]["value"]
@@ -179,9 +180,9 @@ def accuracy(context: Context) -> Result:
         ),
         ours=(
             "RMSE over all steps, BT over ours, the default plan: "
-            f"{_listed(numbers, DEFAULT, _over_all)}; in the median run "
-            f"{_listed(numbers, DEFAULT, _in_median_run)}. The paper's mechanism with exact "
-            f"constants: {_listed(numbers, PAPER, _over_all)}. The default plan is at most "
+            f"{_listed(numbers, DEFAULT, over_all)}; in the median run "
+            f"{_listed(numbers, DEFAULT, f'{over_all}_in_median_run')}. The paper's mechanism with "
+            f"exact constants: {_listed(numbers, PAPER, over_all)}. The default plan is at most "
             f"{worst:.2f} times worse than its strategy with the best of 200 fixed thresholds, "
             "known in advance."
         ),
@@ -206,20 +207,13 @@ def accuracy(context: Context) -> Result:
     )
 
 
-def _over_all(row: dict[str, Any]) -> float:
-    return float(row["improvement_over_all"]["value"])
-
-
-def _in_median_run(row: dict[str, Any]) -> float:
-    return float(row["improvement_over_all_in_median_run"])
-
-
-def _listed(numbers: dict[str, Any], name: str, what: Callable[[dict[str, Any]], float]) -> str:
+def _listed(numbers: dict[str, Any], name: str, what: str) -> str:
     """One mechanism's value on every stream."""
-    return ", ".join(
-        f"{stream.replace('_', ' ')} {what(found['mechanisms'][name]):.1f}"
-        for stream, found in numbers.items()
-    )
+    rows = {stream: found["mechanisms"][name][what] for stream, found in numbers.items()}
+    values = {
+        stream: row["value"] if isinstance(row, dict) else row for stream, row in rows.items()
+    }
+    return ", ".join(f"{stream.replace('_', ' ')} {x:.1f}" for stream, x in values.items())
 
 
 def _on_stream(context: Context, stream: StandIn) -> dict[str, Any]:
@@ -315,34 +309,16 @@ def _paint(figure: Any, streams: Sequence[StandIn], numbers: dict[str, Any]) -> 
     for axes, stream, letter in zip(grid.flat, streams, "abcd", strict=True):
         rows = numbers[stream.name]["mechanisms"]
         labels, heights = _lines(rows)
-        limit = [row["best_fixed_over_all"] for row in rows.values()]
-        over_all = [row["improvement_over_all"]["value"] for row in rows.values()]
-        at_end = [row["improvement_at_n"]["value"] for row in rows.values()]
-        axes.scatter(
-            *(limit, heights),
-            marker="|",
-            s=90,
-            color="black",
-            linewidths=1.3,
-            label="all steps, best fixed threshold known in advance",
+        drawn = (
+            ("all steps", [row["improvement_over_all"]["value"] for row in rows.values()]),
+            ("at step n", [row["improvement_at_n"]["value"] for row in rows.values()]),
+            (
+                "all steps, best fixed threshold known in advance",
+                [row["best_fixed_over_all"] for row in rows.values()],
+            ),
         )
-        axes.scatter(
-            *(at_end, heights),
-            marker="s",
-            s=17,
-            facecolors="none",
-            edgecolors=COLOURS[1],
-            zorder=4,  # open, so that a circle underneath is still seen
-            label="at step n",
-        )
-        axes.scatter(
-            *(over_all, heights),
-            marker="o",
-            s=22,
-            color=COLOURS[0],
-            zorder=3,
-            label="all steps",
-        )
+        for (label, across), marks in zip(drawn, _MARKS, strict=True):
+            axes.scatter(across, heights, label=label, **marks)
         axes.axvline(1, color="0.35", linewidth=0.9, linestyle=":")
         axes.set_xscale("log")
         axes.set_yticks(list(labels), list(labels.values()))
@@ -356,13 +332,15 @@ def _paint(figure: Any, streams: Sequence[StandIn], numbers: dict[str, Any]) -> 
         axes.set_title(f"({letter}) {stream.label}", loc="left", fontweight="bold")
         axes.set_xlabel("error of BT / error")
         _plain_decades(axes)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    order = [2, 1, 0]
-    figure.legend(
-        *([handles[i] for i in order], [names[i] for i in order]),
-        loc="outside upper center",
-        ncols=3,
-    )
+    legend_above(figure, 3)
+
+
+#: For all steps, step n (open, so that a circle underneath is still seen) and the best threshold.
+_MARKS: Final[tuple[dict[str, Any], ...]] = (
+    {"marker": "o", "s": 22, "color": COLOURS[0], "zorder": 3},
+    {"marker": "s", "s": 17, "facecolors": "none", "edgecolors": COLOURS[1], "zorder": 4},
+    {"marker": "|", "s": 90, "color": "black", "linewidths": 1.3},
+)
 
 
 def _lines(rows: dict[str, Any]) -> tuple[dict[float, str], list[float]]:

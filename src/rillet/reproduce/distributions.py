@@ -16,7 +16,16 @@ from rillet.paper.tails import WEEKDAYS, QuantileCurve, TailCheck, diagnose
 from rillet.reproduce.context import Context, StandIn
 from rillet.reproduce.paper_values import LARGEST_QUANTILE
 from rillet.reproduce.result import Result, Table, plain
-from rillet.reproduce.style import COLOURS, DOUBLE, ROLES, draw, legend_above, panel, thousands
+from rillet.reproduce.style import (
+    COLOURS,
+    DOUBLE,
+    ROLES,
+    draw,
+    legend_above,
+    panel,
+    panels,
+    thousands,
+)
 
 __all__ = ["fig_cdf", "fig_days", "fig_hours", "fig_pmax", "fig_tail"]
 
@@ -70,8 +79,7 @@ def fig_cdf(context: Context) -> Result:
     numbers["trips"]["share_above_150"] = 1 - np.searchsorted(trips, 150.0, "right") / trips.size
 
     def paint(figure: Any) -> None:
-        both = figure.subplots(1, 2)
-        for axes, stream, letter in zip(both, streams, "ab", strict=True):
+        for axes, stream, title in panels(figure, streams):
             ordered = stream.ordered
             end = _upper_quantile(ordered, 0.0001)
             across = np.linspace(0, end, _POINTS)
@@ -88,7 +96,7 @@ def fig_cdf(context: Context) -> Result:
             axes.annotate(f"B = {stream.upper:,.0f} →", (0.99 * end, 0.06), ha="right")
             axes.set_xlim(0, end)
             axes.set_ylim(0, 1.02)
-            panel(axes, f"({letter}) {stream.label}", stream.axis, "share of values ≤ x")
+            panel(axes, title, stream.axis, "share of values ≤ x")
 
     words = "Empirical distribution functions of trip times and basket totals."
     trip, basket = numbers["trips"], numbers["baskets"]
@@ -135,7 +143,7 @@ def fig_tail(context: Context) -> Result:
             check = checks[stream.name]
             _distribution_panel(grid[0, column], stream, check, "ab"[column])
             _tail_panel(grid[1, column], stream, check, "cd"[column])
-        legend_above(figure, grid[0, 0], 3)
+        legend_above(figure, 3)
 
     words = (
         "Distribution functions (top) and, on a logarithmic scale, the share of values above x "
@@ -207,8 +215,7 @@ def fig_pmax(context: Context) -> Result:
     curves = {stream.name: stream.diagnosis.curves for stream in streams}
 
     def paint(figure: Any) -> None:
-        both = figure.subplots(1, 2)
-        for axes, stream, letter in zip(both, streams, "ab", strict=True):
+        for axes, stream, title in panels(figure, streams):
             _curves_panel(axes, curves[stream.name])
             safe = stream.name == "trips"
             axes.text(
@@ -220,11 +227,11 @@ def fig_pmax(context: Context) -> Result:
             )
             panel(
                 axes,
-                f"({letter}) {stream.label}",
+                title,
                 "upper tail $p^{\\,r}$",
                 "error of $r\\,x_p$ (%)",
             )
-        legend_above(figure, both[0], 4)
+        legend_above(figure, 4)
 
     words = "Relative error of r times the p-quantile as an estimate of the p^r-quantile."
     numbers = {
@@ -354,8 +361,8 @@ def _by_group(
         left, right = figure.subplots(1, 2)
         edges = np.arange(0, 441, 10.0)
         furthest = 1.0
-        for place, (group, ordered) in enumerate(groups.items()):
-            line = {"color": COLOURS[place], "linestyle": _DASHES[place], "linewidth": 1.3}
+        for index, (group, ordered) in enumerate(groups.items()):
+            line = {"color": COLOURS[index], "linestyle": _DASHES[index], "linewidth": 1.3}
             counts, _ = np.histogram(ordered, edges)
             density = 100 * counts / ordered.size
             left.plot((edges[:-1] + edges[1:]) / 2, density, label=group, **line)
@@ -412,11 +419,6 @@ def _by_group(
 
 
 _DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.2)),
-    (0, (1.2, 1)),
-    (0, (4, 1, 1, 1)),
-    "-",
-    (0, (5, 1.2)),
-    (0, (1.2, 1)),
+    *("-", (0, (5, 1.2)), (0, (1.2, 1)), (0, (4, 1, 1, 1))),
+    *("-", (0, (5, 1.2)), (0, (1.2, 1))),
 )

@@ -20,7 +20,8 @@ from rillet.paper.bounds import alpha_first_block, underestimate_probability
 from rillet.paper.lag import criterion_quantile, criterion_sensitivity
 from rillet.plan import Plan
 from rillet.reproduce.context import Context, StandIn
-from rillet.reproduce.errors import baseline, estimated_outlier_error, paper_plan
+from rillet.reproduce.errors import estimated_outlier_error
+from rillet.reproduce.mechanisms import facts, paper_plan, strategy_plan
 from rillet.reproduce.paper_values import (
     BETA,
     DELTA,
@@ -34,7 +35,6 @@ from rillet.reproduce.paper_values import (
 from rillet.reproduce.result import Result, Table, plain, ratio
 from rillet.reproduce.simulator import Paths, clipping, simulate
 from rillet.reproduce.tables import optimum
-from rillet.statistic import Sum
 from rillet.strategy import BinaryTree
 from rillet.threshold import SmoothQuantile
 from rillet.threshold.calibration import calibrate, exact_delta, published_constants
@@ -209,27 +209,18 @@ def first_term(context: Context | None = None) -> Erratum:
     for variant, name in (("paper-mixed", "as printed"), ("paper-mixed, corrected", "with it")):
         found = optimum(context, stream, HEADLINE_LAG, variant)
         share = found.parameters.threshold_share
-        plan = Plan.paper(
-            epsilon=EPSILON,
-            delta=DELTA,
-            upper=stream.upper,
-            length=stream.length,
-            lag=HEADLINE_LAG,
-            statistic=Sum(),
-            threshold_share=share,
-        )
-        layout = plan.layout
-        opening, last = math.sqrt(layout.opening_unit_variance), layout.unit_std_at(stream.length)
+        layout = Plan.paper(**facts(stream), lag=HEADLINE_LAG, threshold_share=share).layout
+        warm_up, last = math.sqrt(layout.opening_unit_variance), layout.unit_std_at(stream.length)
         omitted = alpha_first_block(found.threshold_max, EPSILON * (1 - share), 0.04 * BETA)
         numbers[variant] = {
             "threshold_share": share,
-            "opening_noise": opening,
+            "warm_up_noise": warm_up,
             "last_noise": last,
             "omitted_over_bound": omitted / found.bound.total,
         }
         lines.append(
             f"optimum {name}: epsilon_1/epsilon = {share:.2f}; noise of the first block "
-            f"{opening:.1f}, of the last sum {last:.1f} times the range"
+            f"{warm_up:.1f}, of the last sum {last:.1f} times the range"
         )
         if variant == "paper-mixed":
             lines.append(
@@ -316,16 +307,8 @@ def own_data(context: Context | None = None) -> Erratum:
     """The headline's parameters were optimised on the stream itself; those that use no data."""
     context = context or Context()
     stream = context.baskets
-    common: dict[str, Any] = {
-        "epsilon": EPSILON,
-        "delta": DELTA,
-        "upper": stream.upper,
-        "length": stream.length,
-        "lag": HEADLINE_LAG,
-        "statistic": Sum(),
-        "calibration": "paper",
-    }
-    plans = [baseline(stream), paper_plan(stream, "paper"), Plan.paper(**common)]
+    advice = Plan.paper(**facts(stream), lag=HEADLINE_LAG, calibration="paper")
+    plans = [strategy_plan(stream, BinaryTree()), paper_plan(stream, "paper"), advice]
     found = [
         np.abs(simulate(plan, stream.values, 5000, seed=9 + index).errors)
         for index, plan in enumerate(plans)

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from rillet.paper.bounds import alpha_outlier_light_tailed
 from rillet.plan import Plan
 from rillet.reproduce.context import Context, StandIn
-from rillet.reproduce.paper_values import BANDS, BETA, DELTA, EPSILON, HEADLINE_LAG, row_of
+from rillet.reproduce.mechanisms import paper_plan, strategy_plan
+from rillet.reproduce.paper_values import BANDS, BETA, DELTA, HEADLINE_LAG, row_of
 from rillet.reproduce.result import Result, Table, measured, plain, ratio
 from rillet.reproduce.simulator import Runs, simulate
-from rillet.reproduce.style import DOUBLE, ROLES, draw, legend_above, panel
-from rillet.statistic import Sum
+from rillet.reproduce.style import DOUBLE, ROLES, draw, legend_above, panel, panels
+from rillet.strategy import BinaryTree
 from rillet.threshold import SmoothQuantile
 
-__all__ = ["CALIBRATIONS", "baseline", "fig_error", "fig_outlier", "paper_plan"]
+__all__ = ["CALIBRATIONS", "estimated_outlier_error", "fig_error", "fig_outlier"]
 
 FloatArray = NDArray[np.float64]
 
@@ -34,36 +35,12 @@ CALIBRATIONS: Final = {
 _SEED: Final = 20190224
 
 
-def baseline(stream: StandIn) -> Plan:
-    """The plain binary tree at B."""
-    return Plan.baseline(epsilon=EPSILON, upper=stream.upper, length=stream.length, statistic=Sum())
-
-
-def paper_plan(stream: StandIn, calibration: str) -> Plan:
-    """The paper's mechanism with the parameters of its tables, row m = 50,000."""
-    row = row_of(stream.table, HEADLINE_LAG)
-    return Plan.paper(
-        epsilon=EPSILON,
-        delta=DELTA,
-        upper=stream.upper,
-        length=stream.length,
-        lag=row.lag,
-        statistic=Sum(),
-        calibration=calibration,
-        quantile=row.quantile,
-        rank_factor=row.rank_factor,
-        multiplier=row.multiplier,
-        threshold_share=row.threshold_share,
-        beta_lt=row.beta_lt * BETA,
-    )
-
-
 def _runs(context: Context, stream: StandIn) -> dict[str, Runs]:
     """Runs of BT and of the mechanism under each calibration, on seeds of their own."""
 
     def make() -> dict[str, Runs]:
         context.tell(f"{context.runs:,} runs of each mechanism on {stream.name}")
-        plans = {"tree": baseline(stream)}
+        plans = {"tree": strategy_plan(stream, BinaryTree())}
         plans |= {name: paper_plan(stream, name) for name in CALIBRATIONS}
         return {
             name: simulate(plan, stream.values, context.runs, seed=_SEED + index)
@@ -103,16 +80,15 @@ def fig_error(context: Context) -> Result:
         numbers[stream.name] = entry
 
     def paint(figure: Any) -> None:
-        both = figure.subplots(1, 2)
-        for axes, stream, letter in zip(both, streams, "ab", strict=True):
+        for axes, stream, title in panels(figure, streams):
             _density_panel(axes, found[stream.name], stream.upper)
             panel(
                 axes,
-                f"({letter}) {stream.label}, n = {stream.length:,}",
+                f"{title}, n = {stream.length:,}",
                 "error of the sum at step n, over B",
                 "probability density",
             )
-        legend_above(figure, both[0], 3)
+        legend_above(figure, 3)
 
     words = "Densities of the error at step n of BT and of the paper's mechanism, over B."
     return Result(
@@ -235,10 +211,9 @@ def fig_outlier(context: Context) -> Result:
         }
 
     def paint(figure: Any) -> None:
-        both = figure.subplots(1, 2)
-        for axes, stream, letter in zip(both, streams, "ab", strict=True):
+        for axes, stream, title in panels(figure, streams):
             _ratio_panel(axes, ratios[stream.name])
-            panel(axes, f"({letter}) {stream.label}", "real / estimated outlier error", "% of runs")
+            panel(axes, title, "real / estimated outlier error", "% of runs")
 
     trips, baskets = numbers["trips"], numbers["baskets"]
     return Result(

@@ -11,9 +11,8 @@ from rillet.reproduce.context import Context
 from rillet.reproduce.distributions import fig_cdf, fig_days, fig_hours, fig_pmax, fig_tail
 from rillet.reproduce.errata import errata
 from rillet.reproduce.errors import fig_error, fig_outlier
-from rillet.reproduce.parameters import fig_eps, fig_lag
 from rillet.reproduce.result import Result
-from rillet.reproduce.tables import table1, table2
+from rillet.reproduce.tables import fig_eps, fig_lag, table1, table2
 
 __all__ = ["EXPERIMENTS", "numbers_of", "reproduce"]
 

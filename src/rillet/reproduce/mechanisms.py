@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rillet.plan import Plan
 from rillet.reproduce.context import StandIn
-from rillet.reproduce.errors import paper_plan
-from rillet.reproduce.paper_values import DELTA, EPSILON, HEADLINE_LAG
+from rillet.reproduce.paper_values import BETA, DELTA, EPSILON, HEADLINE_LAG, row_of
 from rillet.statistic import Sum
 from rillet.strategy import (
     BinaryTree,
@@ -22,9 +21,10 @@ from rillet.strategy import (
     SignedDigitTree,
     Strategy,
 )
-from rillet.threshold import ExponentialQuantile, SmoothQuantile
+from rillet.threshold import ExponentialQuantile
 
-__all__ = ["BASELINE", "DEFAULT", "PAPER", "TOEPLITZ", "Named", "mechanisms", "strategy_plan"]
+__all__ = ["BASELINE", "DEFAULT", "PAPER", "TOEPLITZ", "Named", "facts", "mechanisms", "paper_plan"]
+__all__ += ["strategy_plan"]
 
 BASELINE: Final = "binary tree (BT)"
 PAPER: Final = "paper, exact constants"
@@ -47,15 +47,36 @@ class Named:
     plan: Plan
 
 
+def facts(stream: StandIn, delta: float = DELTA) -> dict[str, Any]:
+    """What all plans for one stream have in common."""
+    return {
+        "epsilon": EPSILON,
+        "delta": delta,
+        "upper": stream.upper,
+        "length": stream.length,
+        "statistic": Sum(),
+    }
+
+
 def strategy_plan(stream: StandIn, strategy: Strategy) -> Plan:
     """A strategy alone, with noise for the bound."""
-    return Plan.baseline(
-        epsilon=EPSILON,
-        delta=DELTA if strategy.law == "gaussian" else 0.0,
-        upper=stream.upper,
-        length=stream.length,
-        statistic=Sum(),
-        strategy=strategy,
+    delta = DELTA if strategy.law == "gaussian" else 0.0
+    return Plan.baseline(**facts(stream, delta), strategy=strategy)
+
+
+def paper_plan(stream: StandIn, calibration: str) -> Plan:
+    """The paper's mechanism, by its tables or, for streams it does not know, by its advice."""
+    plan = {**facts(stream), "lag": HEADLINE_LAG, "calibration": calibration}
+    if not stream.table:
+        return Plan.paper(**plan)
+    row = row_of(stream.table, HEADLINE_LAG)
+    return Plan.paper(
+        **plan,
+        quantile=row.quantile,
+        rank_factor=row.rank_factor,
+        multiplier=row.multiplier,
+        threshold_share=row.threshold_share,
+        beta_lt=row.beta_lt * BETA,
     )
 
 
@@ -66,32 +87,26 @@ def mechanisms(stream: StandIn) -> Iterator[Named]:
     """
     for name, strategy in _STRATEGIES.items():
         yield Named(name, name, _BOUND, strategy_plan(stream, strategy))
-    smooth, exponential = "paper's threshold", "exponential mechanism"
-    signed, toeplitz = SignedDigitTree(), BufferedToeplitz()
-    yield Named("paper, its constants", "its tree, its constants", _PAPER, _paper(stream, "paper"))
-    yield Named(PAPER, "its tree, exact constants", _PAPER, _paper(stream, "exact"))
-    for name, label, strategy in (
-        ("signed-digit tree", "signed-digit tree", signed),
-        ("BLT", "BLT", toeplitz),
+    for name, label, constants in (
+        ("paper, its constants", "its tree, its constants", "paper"),
+        (PAPER, "its tree, exact constants", "exact"),
     ):
-        yield Named(f"{smooth}, {name}", label, _PAPER, _smooth(stream, strategy))
-    for name, label, strategy in (
-        ("signed-digit tree", "signed-digit tree, δ = 0", signed),
-        ("BLT", "BLT", toeplitz),
-    ):
-        yield Named(f"{exponential}, {name}", label, _PURE, _exponential(stream, strategy))
+        yield Named(name, label, _PAPER, paper_plan(stream, constants))
+    both: tuple[tuple[str, Strategy], ...] = (
+        ("signed-digit tree", SignedDigitTree()),
+        ("BLT", BufferedToeplitz()),
+    )
+    for name, strategy in both:
+        yield Named(f"paper's threshold, {name}", name, _PAPER, _smooth(stream, strategy))
+    for name, strategy in both:
+        plan = _exponential(stream, strategy)
+        label = name if plan.delta else f"{name}, δ = 0"
+        yield Named(f"exponential mechanism, {name}", label, _PURE, plan)
     for name, label, delta in (
         (f"{DEFAULT}, δ = 0", "default, δ = 0", 0.0),
         (DEFAULT, "default", DELTA),
     ):
-        plan = Plan(
-            epsilon=EPSILON,
-            delta=delta,
-            upper=stream.upper,
-            length=stream.length,
-            statistic=Sum(),
-        )
-        yield Named(name, label, _OURS, plan)
+        yield Named(name, label, _OURS, Plan(**facts(stream, delta)))
 
 
 _STRATEGIES: Final[dict[str, Strategy]] = {
@@ -104,36 +119,14 @@ _STRATEGIES: Final[dict[str, Strategy]] = {
 }
 
 
-def _paper(stream: StandIn, calibration: str) -> Plan:
-    """The paper's mechanism, by its tables or, for streams it does not know, by its advice."""
-    if stream.table:
-        return paper_plan(stream, calibration)
-    return Plan.paper(
-        epsilon=EPSILON,
-        delta=DELTA,
-        upper=stream.upper,
-        length=stream.length,
-        lag=HEADLINE_LAG,
-        statistic=Sum(),
-        calibration=calibration,
-    )
-
-
 def _smooth(stream: StandIn, strategy: Strategy) -> Plan:
     """The paper's threshold with another strategy after it."""
-    paper = _paper(stream, "exact")
-    assert isinstance(paper.threshold, SmoothQuantile)
-    return Plan(
-        epsilon=EPSILON,
-        delta=DELTA,
-        upper=stream.upper,
-        length=stream.length,
-        lag=HEADLINE_LAG,
-        statistic=Sum(),
-        threshold=paper.threshold,
-        strategy=strategy,
-        threshold_share=paper.threshold_share,
-    )
+    paper = paper_plan(stream, "exact")
+    learned: dict[str, Any] = {
+        "threshold": paper.threshold,
+        "threshold_share": paper.threshold_share,
+    }
+    return Plan(**facts(stream), lag=HEADLINE_LAG, strategy=strategy, **learned)
 
 
 def _exponential(stream: StandIn, strategy: Strategy) -> Plan:
@@ -146,14 +139,5 @@ def _exponential(stream: StandIn, strategy: Strategy) -> Plan:
         length=stream.length,
         noise_per_unit=alone.layout.unit_std_at(stream.length),
     )
-    return Plan(
-        epsilon=EPSILON,
-        delta=alone.delta,
-        upper=stream.upper,
-        length=stream.length,
-        lag=lag,
-        statistic=Sum(),
-        threshold=threshold,
-        strategy=strategy,
-        threshold_share=share,
-    )
+    plan = {**facts(stream, alone.delta), "lag": lag, "threshold_share": share}
+    return Plan(**plan, threshold=threshold, strategy=strategy)

@@ -137,7 +137,7 @@ def _figure(picture: Picture) -> str:
 
 
 def _table(table: Table) -> str:
-    right = [_is_number([row[place] for row in table.rows]) for place in range(len(table.head))]
+    right = [_is_number([row[index] for row in table.rows]) for index in range(len(table.head))]
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         marks = (' class="number"' if is_right else "" for is_right in right)

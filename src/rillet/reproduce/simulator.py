@@ -257,11 +257,11 @@ def noise_std(layout: Layout, widths: FloatArray, steps: IntArray) -> FloatArray
     elif len(leaves):
         lattice = np.array([part.steps for part in layout.epochs])
         segment = np.searchsorted([part.last for part in layout.epochs], steps[later])
-        places = [(number, segment == number) for number in np.unique(segment).tolist()]
+        parts = [(number, segment == number) for number in np.unique(segment).tolist()]
         for row, width in zip(result, widths[:, -len(lattice) :], strict=True):
             worth = tuple((width / lattice).tolist())
             found = np.empty(len(leaves))
-            for number, inside in places:
+            for number, inside in parts:
                 unit = layout.unit_std(leaves[inside], worth[: number + 1])
                 found[inside] = unit * width[number]
             row[later] = found

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from rillet.extras import import_extra
 from rillet.reproduce.result import Picture
 
-__all__ = ["COLOURS", "DOUBLE", "ROLES", "SINGLE", "draw", "legend_above", "panel", "thousands"]
+if TYPE_CHECKING:
+    from rillet.reproduce.context import StandIn
 
-#: Widths of a column and of both, in inches.
-SINGLE: Final = 3.5
+__all__ = ["COLOURS", "DOUBLE", "ROLES", "draw", "legend_above", "panel", "panels", "thousands"]
+
+#: Width of two columns, in inches.
 DOUBLE: Final = 7.16
 
 #: Okabe and Ito's colours, without yellow, which is too faint for lines on white.
@@ -93,9 +95,16 @@ def panel(axes: Any, title: str, across: str, up: str) -> None:
     axes.set_ylabel(up)
 
 
-def legend_above(figure: Any, axes: Any, columns: int) -> None:
-    """One legend for all panels, over them, where it covers no data."""
-    handles, labels = axes.get_legend_handles_labels()
+def panels(figure: Any, streams: Sequence[StandIn]) -> Iterator[tuple[Any, Any, str]]:
+    """One panel for each stream: its axes, the stream, and a title such as "(a) Trips"."""
+    row = figure.subplots(1, len(streams))
+    for axes, stream, letter in zip(row, streams, "abcd", strict=False):
+        yield axes, stream, f"({letter}) {stream.label}"
+
+
+def legend_above(figure: Any, columns: int) -> None:
+    """One legend for all panels, that of the first, over them, where it covers no data."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=columns)
 
 
