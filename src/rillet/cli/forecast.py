@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,11 @@ class Forecast:
         return float(np.mean(self.thresholds)) if self.thresholds else None
 
     @property
+    def widths(self) -> FloatArray:
+        """The widths of the clipping range to expect."""
+        return np.array(self.thresholds) - self.candidate.plan.lower
+
+    @property
     def last(self) -> Point:
         """The last point."""
         return self.points[-1]
@@ -117,15 +122,10 @@ class Forecast:
             "lag": layout.lag,
             "expected_threshold": self.threshold,
             "budget": [event.to_dict() for event in layout.events()],
-            "at": [vars_of(point) for point in self.points],
+            "at": [asdict(point) for point in self.points],
             "typical_from": self.typical_from,
             "typical_error": self.typical,
         }
-
-
-def vars_of(point: Point) -> dict[str, float | None]:
-    """The fields of a point."""
-    return {name: getattr(point, name) for name in point.__dataclass_fields__}
 
 
 def first_release(plan: Plan) -> int:

@@ -127,8 +127,7 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         if forecast.typical is None:
             continue
         plan = forecast.candidate.plan
-        widths = np.array(forecast.thresholds) - plan.lower
-        t, error = curve(plan, widths, comparison.scale, first, 120, within=24)
+        t, error = curve(plan, forecast.widths, comparison.scale, first, 120, within=24)
         colour = COLOURS[index % len(COLOURS)][1]
         chosen = index == comparison.chosen
         axis.plot(t, error, color=colour, linewidth=2.4 if chosen else 1.5)

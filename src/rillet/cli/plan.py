@@ -271,15 +271,7 @@ def _chart(comparison: Comparison, known: Sequence[Forecast]) -> RenderableType:
     for index, each in enumerate(comparison.forecasts):
         if each not in known:
             continue
-        plan = each.candidate.plan
-        widths = _widths(each)
-        x, y = curve(plan, widths, comparison.scale, first, width)
+        x, y = curve(each.candidate.plan, each.widths, comparison.scale, first, width)
         curves.append(Curve(x, y, each.candidate.label, COLOURS[index % len(COLOURS)][0]))
     title = Text(f"Expected error of the {comparison.plan.statistic.name} (log scales)")
     return Group(title, chart(curves, width=width))
-
-
-def _widths(forecast: Forecast) -> Any:
-    import numpy as np
-
-    return np.array(forecast.thresholds) - forecast.candidate.plan.lower
