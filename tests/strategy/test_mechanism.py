@@ -1,14 +1,18 @@
 """Calibrating a strategy to a budget: the noise fits the lattice, or the budget is refused."""
 
+from fractions import Fraction
+from itertools import product
+
 import numpy as np
 import pytest
 
 from rillet.errors import ParameterError
 from rillet.gather.grid import FEWEST_STEPS
 from rillet.noise import LARGEST_SCALE, Secret
-from rillet.privacy import Guarantee
-from rillet.strategy import BinaryTree, BufferedToeplitz, SignedDigitTree
+from rillet.privacy import Cost, Guarantee
+from rillet.strategy import BinaryTree, BufferedToeplitz, Independent, SignedDigitTree
 from rillet.strategy.base import Mechanism
+from rillet.testing import largest_distances
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,94 @@ def test_the_charge_for_rounding_costs_a_step_and_not_the_plan():
     finer = BufferedToeplitz().sensitivity(2**25, 2 * mechanism.steps)
     used = BufferedToeplitz().sensitivity(2**25, mechanism.steps)
     assert mechanism.scale * float(finer / used) ** 0.5 > LARGEST_SCALE
+
+
+# --- Leaves of several columns -------------------------------------------------------------------
+
+#: What an observation can be on a lattice of so many steps, and how far one unit moves a leaf.
+VECTORS = {
+    "one column": (lambda k: [(0,), (k,)], lambda k: ((k,),)),
+    "one of three bins": (
+        lambda k: [(k, 0, 0), (0, k, 0), (0, 0, k)],
+        lambda k: ((k, k, 0), (k, 0, k), (0, k, k)),
+    ),
+    "a value and whether there is one": (
+        lambda k: [(0, 0), (0, 1), (k, 1)],
+        lambda k: ((k, 1),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("kind", [BinaryTree, Independent])
+def test_columns_move_as_far_as_is_charged(name, law, kind):
+    """Every stream of vectors, every neighbour: the nodes of all columns, by brute force."""
+    (domain, moves), length, steps = VECTORS[name], 4, 5
+    strategy = kind(law)
+    mechanism = Mechanism.calibrate(strategy, length, Guarantee(1.0, 2**-20), moves=moves)
+    encoder = strategy.encoder(length)
+
+    def nodes(stream):
+        columns = np.array(stream, np.int64).T
+        return np.concatenate([encoder.encode(encoder.start(), 1, c)[1] for c in columns])
+
+    found = largest_distances(nodes, domain(steps), length)
+    exact = found.l1 if law == "laplace" else found.squared_l2
+    assert exact == mechanism.sensitivity(steps)
+    assert mechanism.width == len(domain(1)[0])
+    charged = mechanism.sensitivity(mechanism.steps)
+    if law == "laplace":
+        assert charged / Fraction(mechanism.scale) <= mechanism.cost.epsilon == 1
+    else:
+        assert charged / Fraction(mechanism.scale) ** 2 == mechanism.cost.mu_squared
+
+
+def test_rounding_is_charged_for_columns_that_move_only():
+    one, bins = (VECTORS[name][1] for name in ("one column", "one of three bins"))
+    guarantee = Guarantee(1.0, 2**-20)
+    strategy = BufferedToeplitz()
+    single = Mechanism.calibrate(strategy, 500, guarantee, moves=one)
+    assert single == Mechanism.calibrate(strategy, 500, guarantee)
+    three = Mechanism.calibrate(strategy, 500, guarantee, moves=bins)
+    assert three.sensitivity(1000) == 2 * single.sensitivity(1000)
+    encoder = strategy.encoder(3)
+    moved = [
+        encoder.encode(encoder.start(), 1, np.array([a, 0, 0]))[1]
+        - encoder.encode(encoder.start(), 1, np.array([b, 0, 0]))[1]
+        for a, b in product((0, 7), repeat=2)
+    ]
+    assert not moved[0].any()
+    assert max(int(m @ m) for m in moved) <= strategy.sensitivity(3, 7)
+
+
+@pytest.mark.parametrize("strategy", [SignedDigitTree(), BufferedToeplitz()])
+def test_a_smaller_part_is_charged_by_the_same_movements(strategy):
+    moves = VECTORS["a value and whether there is one"][1]
+    mechanism = Mechanism.calibrate(strategy, 100, Guarantee(1.0, 2**-20), moves=moves)
+    steps, cost = mechanism.with_less(Fraction(1, 4))
+
+    def cost_of(steps):
+        moved = sum(strategy.sensitivity(100, size) for size in moves(steps)[0])
+        if strategy.law == "laplace":
+            return Cost.pure(moved / Fraction(mechanism.scale))
+        return Cost.gaussian(moved / Fraction(mechanism.scale) ** 2)
+
+    def paid(cost):
+        return max(cost.epsilon, cost.mu_squared)
+
+    assert cost == cost_of(steps)
+    assert paid(cost) <= paid(mechanism.cost) * Fraction(3, 4) < paid(cost_of(steps + 1))
+
+
+def test_columns_have_noise_of_their_own():
+    moves = VECTORS["one of three bins"][1]
+    wide = Mechanism.calibrate(SignedDigitTree(), 100, Guarantee(1.0), moves=moves)
+    secret = Secret.for_tests(3)
+    drawn = [wide.noise(secret, "main", column=c).draw(1, 50).tolist() for c in range(3)]
+    drawn += [wide.levels(secret, "main", column=c)(1).draw(1, 50).tolist() for c in range(3)]
+    assert len({tuple(draws) for draws in drawn}) == 6
+    assert drawn[0] == wide.noise(secret, "main").draw(1, 50).tolist()
+    assert drawn[4] == wide.levels(secret, "main", column=1)(1).draw(1, 50).tolist()
+    with pytest.raises(ParameterError, match="column"):
+        wide.noise(secret, "main", column=3)

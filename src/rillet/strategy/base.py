@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -71,6 +71,14 @@ class NoiseSource(Protocol):
 
 #: Draws of a level under the key in force: different levels are independent.
 Levels: TypeAlias = Callable[[int], NoiseSource]
+#: For a lattice of so many steps, how far one unit can move a leaf: magnitudes for each column.
+#: Every movement must be, column by column, at most one of these.
+Moves: TypeAlias = Callable[[int], tuple[tuple[int, ...], ...]]
+
+
+def one_column(steps: int) -> tuple[tuple[int, ...], ...]:
+    """Movements of a leaf of one column that a unit moves by at most ``steps``."""
+    return ((steps,),)
 
 
 class NoiseProcess:
@@ -113,6 +121,9 @@ class Strategy(ABC):
 
     #: Tag in JSON.
     name: ClassVar[str]
+    #: Raise it when anything about the noise or the encoding changes, so that no noise is shared
+    #: between versions.
+    version: ClassVar[int] = 1
     law: str
 
     @abstractmethod
@@ -157,12 +168,22 @@ class Strategy(ABC):
             raise ParameterError("law", f"one of {sorted(LAWS)}", self.law)
 
 
+def _sensitivity(strategy: Strategy, leaves: int, moves: tuple[tuple[int, ...], ...]) -> Fraction:
+    """Columns add up, since each has its own nodes; one that does not move moves no node."""
+    return max(
+        sum((strategy.sensitivity(leaves, size) for size in move if size), Fraction(0))
+        for move in moves
+    )
+
+
 @dataclass(frozen=True)
 class Mechanism:
     """A strategy calibrated to a budget: lattice, noise scale, cost.
 
-    **Privacy.** Releasing all ``leaves`` prefix sums through :meth:`noise` costs each leaf
-    ``cost``, when one replaced observation moves one leaf by at most ``steps``.
+    A leaf may have several columns; each is encoded by itself, with nodes and noise of its own.
+
+    **Privacy.** Releasing all ``leaves`` prefix sums of each column through :meth:`noise` costs a
+    unit ``cost``, when it moves one leaf by at most one of ``moves(steps)``.
     """
 
     strategy: Strategy
@@ -170,6 +191,8 @@ class Mechanism:
     steps: int
     scale: float
     cost: Cost
+    width: int = 1
+    moves: Moves = field(default=one_column, repr=False, compare=False)
 
     @classmethod
     def calibrate(
@@ -180,39 +203,49 @@ class Mechanism:
         *,
         already: Cost = Cost(),  # noqa: B008 - frozen
         observations: int | None = None,
+        moves: Moves = one_column,
     ) -> Mechanism:
         """Spend all that ``already`` leaves of the promise on the prefix sums.
 
-        ``observations`` is how many observations the leaves sum up (for the overflow check).
+        ``observations`` is how many observations the leaves sum up (for the overflow check);
+        ``moves`` says how far one unit can move a leaf.
         """
         if leaves < 1:
             raise ParameterError("length", "at least one observation after the lag", leaves)
+
+        def sensitivity(steps: int) -> Fraction:
+            return _sensitivity(strategy, leaves, moves(steps))
+
         if strategy.law == "laplace":
             epsilon = Fraction(guarantee.epsilon) - already.epsilon
             if epsilon <= 0:
                 raise ParameterError(
                     "epsilon", "a budget larger than what is spent already", guarantee.epsilon
                 )
-            per_step = round_up(strategy.sensitivity(leaves, 1) / epsilon)
-            steps = choose_steps(observations or leaves, per_step)
-            scale = laplace_scale(strategy.sensitivity(leaves, steps), epsilon)
+            steps = choose_steps(observations or leaves, round_up(sensitivity(1) / epsilon))
+            scale = laplace_scale(sensitivity(steps), epsilon)
             cost = Cost.pure(epsilon)
         else:
             mu = gaussian_mu(guarantee, already)
             # At the usual lattice, since some strategies charge rounding, which is not linear.
-            per_step = float(strategy.sensitivity(leaves, USUAL_STEPS)) ** 0.5 / mu / USUAL_STEPS
+            per_step = float(sensitivity(USUAL_STEPS)) ** 0.5 / mu / USUAL_STEPS
             steps = choose_steps(observations or leaves, per_step)
-            squared = strategy.sensitivity(leaves, steps)
-            scale = gaussian_std(squared, mu)
+            scale = gaussian_std(sensitivity(steps), mu)
             while scale > LARGEST_SCALE and steps > FEWEST_STEPS:
                 # On a coarser lattice than the usual one the charge for rounding weighs more.
                 steps //= 2
-                squared = strategy.sensitivity(leaves, steps)
-                scale = gaussian_std(squared, mu)
+                scale = gaussian_std(sensitivity(steps), mu)
             if scale > LARGEST_SCALE:
                 raise noise_too_large(scale / steps)
-            cost = Cost.gaussian(squared / Fraction(scale) ** 2)
-        return cls(strategy, leaves, steps, scale, cost)
+            cost = Cost.gaussian(sensitivity(steps) / Fraction(scale) ** 2)
+        return cls(strategy, leaves, steps, scale, cost, len(moves(steps)[0]), moves)
+
+    def sensitivity(self, steps: int) -> Fraction:
+        """How far the nodes of all columns can move when one unit does its most on ``steps``.
+
+        The L1 norm for Laplace noise, the square of the L2 norm for Gaussian noise.
+        """
+        return _sensitivity(self.strategy, self.leaves, self.moves(steps))
 
     def with_less(self, share: Fraction) -> tuple[int, Cost]:
         """Steps that leave ``share`` of the cost (ε, or μ²) unspent, and the cost of the rest.
@@ -221,14 +254,12 @@ class Mechanism:
         """
 
         def cost_of(steps: int) -> Cost:
-            sensitivity = self.strategy.sensitivity(self.leaves, steps)
             if self.strategy.law == "laplace":
-                return Cost.pure(sensitivity / Fraction(self.scale))
-            return Cost.gaussian(sensitivity / Fraction(self.scale) ** 2)
+                return Cost.pure(self.sensitivity(steps) / Fraction(self.scale))
+            return Cost.gaussian(self.sensitivity(steps) / Fraction(self.scale) ** 2)
 
         def fits(steps: int) -> bool:
-            cost = cost_of(steps)
-            left = 1 - share
+            cost, left = cost_of(steps), 1 - share
             return (
                 cost.epsilon <= self.cost.epsilon * left
                 and cost.mu_squared <= self.cost.mu_squared * left
@@ -252,19 +283,20 @@ class Mechanism:
         """Variance of the noise on one node, in lattice units squared."""
         return self.law.variance(self.scale)
 
-    def noise(self, secret: Secret, *purpose: KeyPart) -> LatticeNoise:
-        """The noise of the nodes: the draw at index ``t`` belongs to the node of leaf ``t``."""
-        return LatticeNoise(self.law, self.scale, secret, ("strategy", *purpose))
+    def noise(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> LatticeNoise:
+        """The noise of a column's nodes: the draw at index ``t`` is for the node of leaf ``t``."""
+        if not 0 <= column < self.width:
+            raise ParameterError("column", f"0 to {self.width - 1}", column)
+        suffix: tuple[KeyPart, ...] = ("column", column) if column else ()
+        return LatticeNoise(self.law, self.scale, secret, ("strategy", *purpose, *suffix))
 
-    def levels(self, secret: Secret, *purpose: KeyPart) -> Levels:
+    def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> Levels:
         """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
-        opened: dict[int, LatticeNoise] = {}
 
+        @cache
         def level(number: int) -> LatticeNoise:
-            if number not in opened:
-                suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
-                opened[number] = self.noise(secret, *purpose, *suffix)
-            return opened[number]
+            suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
+            return self.noise(secret, *purpose, *suffix, column=column)
 
         return level
 
@@ -275,8 +307,8 @@ class Mechanism:
         At a golden-ratio sequence of leaves: evenly spaced ones would be round numbers, which
         trees release with untypically few nodes.
         """
-        places = np.arange(1, 258) * 0.6180339887498949 % 1.0
-        leaves = np.ceil(self.leaves * (1 + places) / 2).astype(np.int64)
+        spread = np.arange(1, 258) * 0.6180339887498949 % 1.0
+        leaves = np.ceil(self.leaves * (1 + spread) / 2).astype(np.int64)
         return float(np.mean(self.unit_variance(np.minimum(leaves, self.leaves))))
 
     def unit_variance(self, t: IntArray | int) -> FloatArray:

@@ -66,8 +66,8 @@ def largest_distances(
     )
     images = images.reshape((len(domain),) * length + (-1,))
     best: dict[str, tuple[Fraction, tuple[Stream, Stream]]] = {}
-    for place in range(length):
-        by_value = np.moveaxis(images, place, 0)
+    for index in range(length):
+        by_value = np.moveaxis(images, index, 0)
         for a, b in combinations(range(len(domain)), 2):
             moved = by_value[a] - by_value[b]
             for name, sizes in (("l1", np.abs(moved)), ("l2", moved * moved)):
@@ -77,7 +77,7 @@ def largest_distances(
                 largest = Fraction(found.item() if isinstance(found, np.integer) else found)
                 if name not in best or largest > best[name][0]:
                     around = [domain[int(i)] for i in where]
-                    pair = tuple((*around[:place], domain[v], *around[place:]) for v in (a, b))
+                    pair = tuple((*around[:index], domain[v], *around[index:]) for v in (a, b))
                     best[name] = largest, (pair[0], pair[1])
     return Distances(best["l1"][0], best["l2"][0], best["l1"][1], best["l2"][1])
 
