@@ -18,7 +18,7 @@ import numpy as np
 from frame import Comparison, Contender, Figure
 from rillet.noise import CHUNK, GAUSSIAN, FloatArray, IntArray, LatticeNoise, Secret, rounding
 from rillet.strategy import BufferedToeplitz
-from rillet.strategy.toeplitz import fast as blt_fast
+from rillet.strategy.toeplitz import encoder as blt_encoder
 
 LENGTH = 1_000_000
 #: For a way that takes microseconds for each.
@@ -35,7 +35,7 @@ def bench_plain() -> Comparison:
 
 def bench_fast() -> Comparison:
     """With Numba, at most one and a half times as long."""
-    if blt_fast.kernels(LENGTH) is None:
+    if blt_encoder.kernels(LENGTH) is None:
         raise SystemExit("Numba is not installed; type: pip install 'rillet[fast]'")
     return _comparison("rillet, with Numba", lambda run: run, 1.5)
 
@@ -71,7 +71,7 @@ def _own(strategy: BufferedToeplitz, leaves: IntArray) -> FloatArray:
     return sums
 
 
-def _nothing() -> None:
+def _nothing(module: str) -> None:
     """What is found where Numba is not installed."""
 
 
@@ -80,8 +80,8 @@ def _never_compiled(run: Callable[[], object]) -> Callable[[], object]:
 
     def plainly() -> object:
         with (
-            mock.patch.object(blt_fast, "_module", _nothing),
-            mock.patch.object(rounding, "_compiled", _nothing),
+            mock.patch.object(blt_encoder, "compiled", _nothing),
+            mock.patch.object(rounding, "compiled", _nothing),
         ):
             return run()
 

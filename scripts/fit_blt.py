@@ -1,6 +1,6 @@
-"""Fit the buffered linear Toeplitz strategies that rillet ships, and print them as Python.
+"""Fit the buffered linear Toeplitz strategies that rillet ships, and print their rates.
 
-    python scripts/fit_blt.py > src/rillet/strategy/blt_constants.py
+    python scripts/fit_blt.py > src/rillet/strategy/toeplitz/rates.txt
 
 takes some minutes and says on standard error how close each fit comes to the square root.
 
@@ -103,8 +103,8 @@ def starts(d, n, previous, shorter):
     if shorter is not None:  # the same number of buffers, half the length
         yield parameters_of(shorter * np.geomspace(0.5, 1, len(shorter)))
     if previous is not None:  # one buffer fewer, same length
-        places = np.linspace(0, 1, 2 * d), np.linspace(0, 1, 2 * d - 2)
-        yield parameters_of(np.exp(np.interp(*places, np.log(previous))))
+        at = np.linspace(0, 1, 2 * d), np.linspace(0, 1, 2 * d - 2)
+        yield parameters_of(np.exp(np.interp(*at, np.log(previous))))
 
 
 def fit(d, n, previous, shorter):
@@ -125,7 +125,7 @@ def fit(d, n, previous, shorter):
 
 
 def main():
-    """Fit all, print the module."""
+    """Fit all, print the rates."""
     table = {}
     for d in BUFFERS:
         shorter = None
@@ -142,24 +142,16 @@ def main():
 
 
 def render(table):
-    """The module of constants."""
+    """The table that rillet ships."""
     lines = [
-        '"""Rates of the buffered linear Toeplitz strategies; made by scripts/fit_blt.py."""',
-        "",
-        "from __future__ import annotations",
-        "",
-        "from typing import Final",
-        "",
-        "# fmt: off",
-        "#: (log2 of the length, buffers): φ_1, ψ_1, φ_2, ψ_2, …, in increasing order.",
-        "RATES: Final[dict[tuple[int, int], tuple[float, ...]]] = {",
+        "# Rates of the buffered Toeplitz strategies, made by scripts/fit_blt.py.  Each line: log2",
+        "# of the length, number of buffers, then φ_1, ψ_1, φ_2, ψ_2, … in increasing order.",
     ]
-    for key in sorted(table):
-        lines.append(f"    {key}: (")
-        numbers = [f"{rate:.{DIGITS - 1}e}" for rate in table[key]]
-        rows = [numbers[begin : begin + 6] for begin in range(0, len(numbers), 6)]
-        lines += [*(f"        {', '.join(row)}," for row in rows), "    ),"]
-    return "\n".join([*lines, "}", "# fmt: on", ""])
+    lines += [
+        " ".join([*map(str, key), *(f"{rate:.{DIGITS - 1}e}" for rate in table[key])])
+        for key in sorted(table)
+    ]
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

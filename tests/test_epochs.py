@@ -22,7 +22,7 @@ from helpers.streams import SECRET, awkward_values, recorded
 from rillet import BinaryTree, Independent, Plan, Sum
 from rillet.privacy import Cost
 from rillet.strategy.signed_digit import SignedDigitTree
-from rillet.strategy.toeplitz.family import BufferedToeplitz
+from rillet.strategy.toeplitz import BufferedToeplitz
 from rillet.threshold import Range, TailHistogram
 from rillet.threshold.tail import PARTS
 from rillet.threshold.tail_model import KNOTS, knots

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rillet.errors import InputError, MissingExtra
 
-__all__ = ["file_of_package", "import_extra"]
+__all__ = ["compiled", "file_of_package", "import_extra"]
 
 
 def import_extra(module: str, *, package: str, extra: str = "data", purpose: str) -> Any:
@@ -68,3 +69,16 @@ def file_of_package(module: str, *parts: str, package: str, extra: str = "data")
         f"{package}: expected the file {relative} inside the package, found none; "
         f'install the version that rillet is tested with: pip install "rillet[{extra}]"'
     )
+
+
+@lru_cache(maxsize=8)
+def compiled(module: str) -> Any | None:
+    """A module of compiled loops, or ``None`` where the plain form must serve.
+
+    That is where the extra ``fast`` (Numba) is not installed, or where Numba finds no folder to
+    keep what it compiles.
+    """
+    try:
+        return importlib.import_module(module)
+    except (ImportError, RuntimeError):
+        return None

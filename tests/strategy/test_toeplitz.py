@@ -11,20 +11,25 @@ import mpmath
 import numpy as np
 import pytest
 
+from rillet import extras
 from rillet.errors import ParameterError, StreamEnded
 from rillet.noise import GAUSSIAN, LatticeNoise, Secret
 from rillet.privacy import Guarantee
 from rillet.strategy.base import Mechanism
-from rillet.strategy.toeplitz import decoder as blt_decoder
-from rillet.strategy.toeplitz import fast as blt_fast
-from rillet.strategy.toeplitz import tables as blt_tables
-from rillet.strategy.toeplitz.blt import Blt, blt_for
-from rillet.strategy.toeplitz.constants import RATES
-from rillet.strategy.toeplitz.encoder import LARGEST_TOTAL, BltEncoder
-from rillet.strategy.toeplitz.family import BufferedToeplitz, SquareRootToeplitz
+from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz, buffered
+from rillet.strategy.toeplitz import encoder as blt_encoder
+from rillet.strategy.toeplitz.blt import RATES, Blt, blt_for
+from rillet.strategy.toeplitz.encoder import (
+    CHUNK,
+    LARGEST_TOTAL,
+    SPAN,
+    BltEncoder,
+    difference,
+    encoder_tables,
+    plain,
+    split,
+)
 from rillet.strategy.toeplitz.square_root import square_root_coefficients
-from rillet.strategy.toeplitz.tables import CHUNK, SPAN, encoder_tables
-from rillet.strategy.toeplitz.wide import join, join_shifted, split, subtract
 from rillet.testing import check_strategy
 
 STEPS = 2**20
@@ -55,9 +60,13 @@ def in_pieces(step, state, values, pieces):
     return state, np.concatenate(results)
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+def force(monkeypatch, form):
+    """Have blocks of any length encoded and decoded by one form."""
+    if form == "compiled":
+        pytest.importorskip("numba", reason="the extra fast (Numba) is not installed")
+    shortest = 1 if form == "compiled" else 2**62
+    monkeypatch.setattr(blt_encoder, "SHORTEST_COMPILED", shortest)
+    assert (blt_encoder.kernels(1) is not None) == (form == "compiled")
 
 
 # --- The fitted constants ------------------------------------------------------------------------
@@ -201,7 +210,7 @@ def test_each_term_of_the_deviation_covers_its_coefficients(name, bits, n, monke
     """With one kind of coefficient made coarse, its term decides, and is not far above."""
     blt = blt_for(n, 4)
     usual = encoder_tables(blt).deviation
-    monkeypatch.setattr(blt_tables, name, bits)
+    monkeypatch.setattr(blt_encoder, name, bits)
     tables = encoder_tables.__wrapped__(blt)
     found = [column_error(blt, tables, n, leaf, 2600) for leaf in (1, 70, 500, 1020)]
     assert all(distance <= tables.deviation + rounding for distance, rounding in found)
@@ -214,7 +223,7 @@ def test_each_term_of_the_deviation_covers_its_coefficients(name, bits, n, monke
 )
 @pytest.mark.parametrize("steps", [1, 1000, STEPS])
 def test_neighbours_are_never_farther_apart_than_charged(strategy, steps):
-    """Replace one leaf in random streams, at places all over chunks and spans."""
+    """Replace one leaf in random streams, all over chunks and spans."""
     n = 2100
     generator = np.random.default_rng(steps)
     charged = strategy.sensitivity(n, steps)
@@ -265,49 +274,51 @@ def test_charge_for_rounding_is_small_and_the_bound_is_above_the_norm(log_length
 
 def by_definition(blt, values):
     """The nodes as docs/proofs/toeplitz.md defines them, in plain integers."""
-    tables = encoder_tables(blt)
-    mix = tables.mix.astype(np.int64)
-    a, q = mix[0].tolist(), mix[CHUNK:-1].tolist()
-    v = tables.growth.astype(np.int64).T.tolist()
-    nodes = []
-    starts = [0] * blt.buffers
+    tables = encoder_tables(blt).coefficients
+    a, q = tables.leaf_mix[0, :CHUNK].astype(int).tolist(), tables.buffer_mix.astype(int).tolist()
+    v, rho = tables.leaf_mix[:, CHUNK:].T.astype(int).tolist(), tables.ladder.T.tolist()
+    f, e = tables.fraction_bits.tolist(), tables.growth_shift.tolist()
+    shift = tables.ladder_shift.tolist()
+    decay, decay_shift = tables.decay.tolist(), tables.decay_shift.tolist()
+    buffers = range(blt.buffers)
+    nodes, starts = [], [0] * blt.buffers
     for span_first in range(0, len(values), CHUNK * SPAN):
-        span = values[span_first : span_first + CHUNK * SPAN]
-        grown = []
+        span, grown = values[span_first : span_first + CHUNK * SPAN], []
+
+        def climbed(i, b, start, grown=grown):
+            """Buffer i after b chunks that began with `start`."""
+            lost = sum(rho[i][b - 1 - k] * grown[k][i] for k in range(b))
+            lost += rho[i][b] * start if 0 < b < SPAN else 0
+            return start + sum(g[i] for g in grown[:b]) - (lost >> shift[i])
+
         for first in range(0, len(span), CHUNK):
             chunk = span[first : first + CHUNK]
-            b = len(grown)
-            here = []
-            for i, start in enumerate(starts):
-                rho = tables.ladder[:, i].tolist()
-                lost = rho[b] * start if b else 0
-                lost += sum(rho[b - 1 - k] * grown[k][i] for k in range(b))
-                here.append(
-                    start + sum(g[i] for g in grown) - (lost >> int(tables.ladder_shift[i]))
-                )
+            here = [climbed(i, len(grown), starts[i]) for i in buffers]
             for r in range(len(chunk)):
                 total = sum(a[r - s] * chunk[s] for s in range(r + 1)) << 21
-                total += sum(q[i][r] * (here[i] >> 21) for i in range(blt.buffers))
+                total += sum(q[i][r] * (here[i] >> 21) for i in buffers)
                 nodes.append((total + 2**47) >> 48)
             if len(chunk) == CHUNK:
-                grown.append(
-                    [
-                        (sum(chunk) << int(tables.fraction_bits[i]))
-                        - (sum(map(int.__mul__, v[i], chunk)) << int(tables.growth_shift[i]))
-                        for i in range(blt.buffers)
-                    ]
-                )
+                lost = [sum(map(int.__mul__, v[i], chunk)) << e[i] for i in buffers]
+                grown.append([(sum(chunk) << f[i]) - lost[i] for i in buffers])
         if len(grown) == SPAN:
-            for i, start in enumerate(starts):
-                rho = tables.ladder[:, i].tolist()
-                lost = sum(rho[SPAN - 1 - k] * grown[k][i] for k in range(SPAN))
-                starts[i] = (
-                    start
-                    - (start * int(tables.decay[i]) >> int(tables.decay_shift[i]))
-                    + sum(g[i] for g in grown)
-                    - (lost >> int(tables.ladder_shift[i]))
-                )
+            ended = [climbed(i, SPAN, start) for i, start in enumerate(starts)]
+            starts = [ended[i] - (starts[i] * decay[i] >> decay_shift[i]) for i in buffers]
     return nodes
+
+
+def by_recursion(blt, noisy):
+    """The decoded sums: a running sum and first-order filters, one operation after the other."""
+    weights, poles = (part.tolist() for part in blt.decoder_floats)
+    total, carried, sums = 0.0, [0.0] * blt.buffers, []
+    for value in map(float, noisy):
+        total = decoded = weights[0] * value + total
+        for i, pole in enumerate(poles):
+            filtered = weights[i + 1] * value + carried[i]
+            carried[i] = pole * filtered
+            decoded += filtered
+        sums.append(decoded)
+    return sums
 
 
 SIZES = [(300, 3, 300), (4000, 5, 4000), (2**25, 6, 2300)]
@@ -315,30 +326,29 @@ SIZES = [(300, 3, 300), (4000, 5, 4000), (2**25, 6, 2300)]
 
 @pytest.mark.parametrize(("leaves", "buffers", "length"), SIZES)
 @pytest.mark.parametrize("size", ["usual", "largest", "negative"])
-@pytest.mark.usefixtures("plain")
-def test_plain_blocks_are_the_definition(leaves, buffers, length, size):
-    values = some_leaves(leaves, length, size)
-    strategy = BufferedToeplitz(buffers=buffers)
-    _, nodes = encode(strategy, leaves, values)
-    assert nodes.tolist() == by_definition(strategy.blt(leaves), values.tolist())
-
-
-@pytest.mark.parametrize(("leaves", "buffers", "length"), SIZES)
-@pytest.mark.parametrize("size", ["usual", "largest", "negative"])
-def test_compiled_blocks_are_the_plain_ones(leaves, buffers, length, size, monkeypatch):
-    pytest.importorskip("numba", reason="the extra fast (Numba) is not installed")
+def test_every_form_is_the_definition(leaves, buffers, length, size, monkeypatch):
+    """Blocks, compiled blocks and single steps, bit for bit."""
     values = some_leaves(leaves, length, size)
     noise = np.random.default_rng(8).integers(-(2**30), 2**30, length)
     strategy = BufferedToeplitz(buffers=buffers)
-    results = []
-    for shortest in (1, 2**62):
-        monkeypatch.setattr(blt_fast, "SHORTEST", shortest)
-        assert (blt_fast.kernels(length) is None) == (shortest > length)
-        state, nodes = encode(strategy, leaves, values)
-        results.append((*state, nodes, *decode(strategy, leaves, nodes + noise)))
-    assert same(results[0][:-2], results[1][:-2])
-    assert same(results[0][-2], results[1][-2])
-    assert np.array_equal(results[0][-1], results[1][-1])
+    blt = strategy.blt(leaves)
+    defined = np.array(by_definition(blt, values.tolist()))
+    decoded = by_recursion(blt, (defined + noise).tolist())
+    ends = []
+    for form in ("plain", "compiled"):
+        force(monkeypatch, form)
+        encoded, nodes = encode(strategy, leaves, values)
+        assert np.array_equal(nodes, defined)
+        carried, sums = decode(strategy, leaves, nodes + noise)
+        assert sums.tolist() == decoded
+        ends.append((*encoded, *carried))
+    stepper = strategy.stepper(
+        leaves, 0, strategy.encoder(leaves).start(), strategy.decoder(leaves).start()
+    )
+    assert list(map(stepper.step, values.tolist(), noise.tolist())) == decoded
+    encoded, carried = stepper.states()
+    assert same(ends[0], ends[1])
+    assert same(ends[0], (*encoded, *carried))
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])
@@ -346,9 +356,9 @@ def test_plain_form_serves_where_nothing_can_be_compiled(error, monkeypatch):
     def refuse(name):
         raise error(name)
 
-    monkeypatch.setattr(blt_fast, "importlib", SimpleNamespace(import_module=refuse))
-    monkeypatch.setattr(blt_fast, "_module", blt_fast._module.__wrapped__)
-    assert blt_fast.kernels(2**20) is None
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=refuse))
+    monkeypatch.setattr(blt_encoder, "compiled", extras.compiled.__wrapped__)
+    assert blt_encoder.kernels(2**20) is None
     _, nodes = encode(BufferedToeplitz(), 300, some_leaves(300, 300, "usual"))
     assert len(nodes) == 300
 
@@ -364,10 +374,9 @@ def some_leaves(leaves, length, size):
 
 
 @pytest.mark.parametrize("strategy", [BufferedToeplitz(buffers=4), SquareRootToeplitz()])
-@pytest.mark.parametrize("kernels", ["compiled", "plain"])
-def test_any_split_gives_the_same_nodes_sums_and_states(strategy, kernels, monkeypatch):
-    if kernels == "plain":
-        monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+@pytest.mark.parametrize("form", ["compiled", "plain"])
+def test_any_split_gives_the_same_nodes_sums_and_states(strategy, form, monkeypatch):
+    force(monkeypatch, form)
     n = 2500
     generator = np.random.default_rng(4)
     values, noise = generator.integers(0, STEPS, n), generator.integers(-(2**30), 2**30, n)
@@ -403,9 +412,9 @@ def test_single_steps_give_the_same_bits(begin):
 def test_filter_without_fused_operations_is_the_loop(monkeypatch):
     noisy = np.random.default_rng(3).integers(-(2**40), 2**40, 500)
     decoder = BufferedToeplitz().decoder(500)
-    monkeypatch.setattr(blt_fast, "SHORTEST", 2**62)
+    force(monkeypatch, "plain")
     usual = decoder.decode(decoder.start(), 1, noisy)
-    monkeypatch.setattr(blt_decoder, "_rounds_each_operation", lambda: False)
+    monkeypatch.setattr(buffered, "_rounds_each_operation", lambda: False)
     slow = decoder.decode(decoder.start(), 1, noisy)
     assert same(usual[0], slow[0])
     assert np.array_equal(usual[1], slow[1])
@@ -414,22 +423,15 @@ def test_filter_without_fused_operations_is_the_loop(monkeypatch):
 def test_wide_integers_against_plain_ones():
     generator = np.random.default_rng(0)
     high, low = generator.integers(-(2**40), 2**40, 200), generator.integers(0, 2**63 - 1, 200)
-    exact = [(h << 63) + x for h, x in zip(high.tolist(), low.tolist(), strict=True)]
-
-    def plain_of(wide):
-        return [(h << 63) + x for h, x in zip(*wide.tolist(), strict=True)]
-
-    limbs = split(np.stack([high, low]))
+    exact = plain(np.stack([high, low]))
+    assert exact == [(h << 63) + x for h, x in zip(high.tolist(), low.tolist(), strict=True)]
+    limbs = np.stack(split(high, low))
     assert [sum(x << 21 * i for i, x in enumerate(c)) for c in limbs.T.tolist()] == exact
-    assert plain_of(join(limbs.copy())) == exact
-    assert plain_of(join(limbs * 12345)) == [12345 * x for x in exact]
     for shift in (21, 27, 41, 60, 83):
-        expected = [(12345 * x) >> shift for x in exact]
-        assert plain_of(join_shifted(limbs * 12345, np.int64(shift))) == expected
-    wide = np.stack([high, low])
-    assert plain_of(subtract(wide, wide[:, ::-1])) == [
-        a - b for a, b in zip(exact, exact[::-1], strict=True)
-    ]
+        found = np.stack(difference(3 * limbs[:, ::-1], limbs * 12345, np.int64(shift)))
+        expected = [3 * a - ((12345 * b) >> shift) for a, b in zip(exact[::-1], exact, strict=True)]
+        assert plain(found) == expected
+        assert found[1].min() >= 0
 
 
 # --- Decoding ------------------------------------------------------------------------------------

@@ -6,31 +6,22 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rillet.extras import compiled
 from rillet.noise.laws import GAUSSIAN, FloatArray, Law
 from rillet.noise.quantile_table import gaussian_table
 
 Words: TypeAlias = NDArray[np.uint64]
 
 
-@lru_cache(maxsize=1)
-def _compiled() -> Any | None:
-    try:
-        return importlib.import_module("rillet.noise.kernels")
-    except (ImportError, RuntimeError):
-        return None  # no place to keep what it compiles: the plain form serves
-
-
 def _kernels() -> Any | None:
     """Compiled loops if something has loaded Numba, which takes longer than they would save."""
-    return _compiled() if "numba" in sys.modules else None
+    return compiled("rillet.noise.kernels") if "numba" in sys.modules else None
 
 
 def round_words(

@@ -9,7 +9,7 @@ from rillet.strategy.base import Decoder, Encoder, Mechanism, Stepper, Strategy
 from rillet.strategy.honaker import HonakerTree
 from rillet.strategy.independent import Independent
 from rillet.strategy.signed_digit import SignedDigitTree
-from rillet.strategy.toeplitz.family import BufferedToeplitz, SquareRootToeplitz
+from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
 from rillet.strategy.tree import BinaryTree
 
 STRATEGIES: dict[str, type[Strategy]] = {

@@ -16,7 +16,9 @@ follows without cancellation:
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -25,10 +27,21 @@ import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray
-from rillet.strategy.toeplitz.constants import RATES
 
 #: Precision, in bits, of everything that is computed before it is rounded.
 PRECISION: Final = 240
+
+
+def _shipped() -> dict[tuple[int, int], tuple[float, ...]]:
+    content = pkgutil.get_data(__name__, "rates.txt")
+    assert content is not None
+    lines = content.decode("utf-8").splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    return {(int(n), int(d)): tuple(map(float, rates)) for n, d, *rates in rows}
+
+
+#: (log2 of the length, buffers): φ_1, ψ_1, φ_2, ψ_2, …, in increasing order.
+RATES: Final = _shipped()
 SMALLEST_LOG_LENGTH: Final = min(log_length for log_length, _ in RATES)
 LARGEST_LOG_LENGTH: Final = max(log_length for log_length, _ in RATES)
 FEWEST_BUFFERS: Final = min(buffers for _, buffers in RATES)
@@ -85,17 +98,18 @@ class Blt:
             return mpmath.sqrt(total)
 
     @cached_property
-    def _decoder_floats(self) -> tuple[FloatArray, FloatArray]:
-        """Rates and weights of ``g`` in floats, the pole at 1 first."""
-        rates = np.array([0.0, *(float(rate) for rate in self.psi)])
-        return rates, np.array([float(value) for value in self.beta])
+    def decoder_floats(self) -> tuple[FloatArray, FloatArray]:
+        """Weights ``β_0 … β_d`` and poles ``λ_1 … λ_d``; as rates, the poles are exact floats."""
+        weights = np.array([float(value) for value in self.beta])
+        return weights, np.array([float(1 - rate) for rate in self.psi])
 
     def error_covariance(self, earlier: FloatArray, later: FloatArray) -> FloatArray:
         """``Σ_{j < earlier} g_j g_{j + later − earlier}``: covariance of two decoded sums.
 
         In units of one node's variance, by geometric series.
         """
-        rates, weights = self._decoder_floats
+        weights, _ = self.decoder_floats
+        rates = np.array([0.0, *(float(rate) for rate in self.psi)])  # the pole at 1 first
         logs = np.log1p(-rates)
         apart = np.abs(later - earlier)
         earlier = np.minimum(earlier, later) if np.any(later < earlier) else earlier
@@ -153,3 +167,21 @@ def blt_for(leaves: int, buffers: int) -> Blt:
         )
     log_length = max(SMALLEST_LOG_LENGTH, (leaves - 1).bit_length())
     return Blt(tuple(round(rate * 2.0**53) for rate in RATES[log_length, buffers]))
+
+
+def check_gaussian(law: str) -> None:
+    """Refuse a Toeplitz strategy with other noise."""
+    if law != "gaussian":
+        hint = "for pure noise use SignedDigitTree, which is more accurate"
+        raise ParameterError("law", "'gaussian'", law, hint=hint)
+
+
+def squared_sensitivity(
+    norm: mpmath.mpf, steps: int, leaves: int, rounding: mpmath.mpf
+) -> Fraction:
+    """``(steps·‖c̃‖ + (1 + 2E)·√(leaves − 1))²`` rounded up, as an exact rational."""
+    with mpmath.workprec(PRECISION):
+        length = steps * norm + (1 + rounding) * mpmath.sqrt(leaves - 1)
+        bound = length**2 * (1 + mpmath.ldexp(1, -150))
+        mantissa, exponent = bound.man_exp
+    return int(mantissa) * Fraction(2) ** int(exponent)

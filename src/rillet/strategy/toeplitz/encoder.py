@@ -10,23 +10,42 @@ The linear parts are matrix products in float64.  Their operands are integers cu
 bits, so small that every product and every partial sum is an integer below 2^53: the result is
 exact in any order of summation, whatever the BLAS does with threads and fused operations.
 
+| here | meaning |
+|---|---|
+| ``a_j`` | ``2^27·c_j``, rounded, for ``j < 64``: leaf to node within a chunk |
+| ``S_i`` | buffer i, ``Σ θ_i^(…)·x``, in units of ``2^−f_i`` |
+| ``q_{i,r}`` | ``2^g_i·ω_i θ_i^r``, rounded: buffer to node, ``g_i = 69 − f_i`` |
+| ``v_{i,s}`` | ``2^(f_i − e_i)·(1 − θ_i^(63−s))``, rounded: what a leaf loses in its chunk |
+| ``ρ_{i,m}`` | ``1 − θ_i^(64 m)``, as ``ladder / 2^shift``: what is lost in ``m`` chunks |
+| ``Φ_i`` | ``1 − θ_i^1024``, as ``decay / 2^shift``: what is lost in a span |
+
 **Privacy.** Touches raw data; the state is exact sums and the leaves of the open chunk.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import mpmath
 import numpy as np
 
 from rillet.errors import StreamEnded
+from rillet.extras import compiled
 from rillet.noise import FloatArray, IntArray
 from rillet.strategy.base import Encoder, State
-from rillet.strategy.toeplitz.fast import kernels
-from rillet.strategy.toeplitz.tables import CHUNK, COEFFICIENT_BITS, SPAN, EncoderTables
-from rillet.strategy.toeplitz.wide import LIMB, LOW, MASK, join, join_shifted, split, subtract
+from rillet.strategy.toeplitz.blt import PRECISION, Blt
 
+#: Leaves between two roundings of the buffers that nodes see, and chunks between two that last.
+CHUNK: Final = 64
+SPAN: Final = 16
+#: Bits of the coefficients.
+COEFFICIENT_BITS: Final = 27
+GROWTH_BITS: Final = 25
+LADDER_BITS: Final = 27
+DECAY_BITS: Final = 41
 #: Leaves worked on at once: few enough for the second-level cache, enough for NumPy.
 BLOCK: Final = 2**14
 #: Chunks worked on at once where that is possible: few enough for the first-level cache, and for
@@ -34,6 +53,185 @@ BLOCK: Final = 2**14
 _SLICE: Final = 48
 #: Sum of the sizes of all leaves that the arithmetic has room for.
 LARGEST_TOTAL: Final = 2**62
+#: Shorter blocks are not worth the first call of a compiled loop.
+SHORTEST_COMPILED: Final = 256
+
+
+def kernels(count: int) -> Any | None:
+    """The compiled loops for a block of ``count`` leaves, or ``None``: the numbers are the same."""
+    return compiled("rillet.strategy.toeplitz.kernels") if count >= SHORTEST_COMPILED else None
+
+
+# --- Wide integers -------------------------------------------------------------------------------
+
+# Up to 126 bits, either as ``high·2^63 + low`` with ``0 ≤ low < 2^63``, or as five limbs of 21
+# bits, lowest first, of which the last one holds the sign and all the rest; limbs may be larger
+# before they are carried.
+
+LIMB: Final = 21
+MASK: Final = (1 << LIMB) - 1
+LOW: Final = (1 << 63) - 1
+#: An array of integers; in compiled code (kernels.py), which shares these functions, one integer.
+Ints: TypeAlias = Any
+
+
+def split(high: Ints, low: Ints) -> tuple[Ints, ...]:
+    """The five limbs of a wide integer."""
+    return low & MASK, (low >> LIMB) & MASK, low >> 2 * LIMB, high & MASK, high >> LIMB
+
+
+def difference(total: Ints, lost: Ints, shift: Ints) -> tuple[Ints, Ints]:
+    """``total − ⌊lost/2^shift⌋`` for ``21 ≤ shift < 84``, both in limbs below 2^62 in size."""
+    second = total[1] + (total[0] >> LIMB)
+    third = total[2] + (second >> LIMB)
+    fourth = total[3] + (third >> LIMB)
+    high = (total[4] + (fourth >> LIMB)) << LIMB | (fourth & MASK)
+    low = (total[0] & MASK) | (second & MASK) << LIMB | (third & MASK) << 2 * LIMB
+    second = lost[1] + (lost[0] >> LIMB)
+    third = lost[2] + (second >> LIMB)
+    fourth = lost[3] + (third >> LIMB)
+    top = lost[4] + (fourth >> LIMB)
+    rest = shift - LIMB
+    lost_low = (second & MASK) | (third & MASK) << LIMB | (fourth & MASK) << 2 * LIMB
+    low = low - (lost_low >> rest | (top & ((1 << rest) - 1)) << (63 - rest))
+    return high - (top >> rest) + (low >> 63), low & LOW
+
+
+def growth(
+    whole: Ints, lowest: Ints, middle: Ints, top: Ints, f: Ints, e: Ints
+) -> tuple[Ints, Ints]:
+    """What a chunk adds to a buffer: ``2^f·Σ x − 2^e·Σ v x``, the second sum in limbs."""
+    middle = middle + (lowest >> LIMB)
+    bottom = (lowest & MASK) | (middle & MASK) << LIMB
+    top = top + (middle >> LIMB)
+    low = (whole & ((1 << (63 - f)) - 1)) << f
+    low = low - (bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e))
+    return (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63), low & LOW
+
+
+def rounded(first: Ints, second: Ints, third: Ints, fourth: Ints) -> Ints:
+    """A node, ``⌊(Σ_l 2^(21 l) V_l)/2^48 + ½⌋``, from four limb products."""
+    node = (first >> LIMB) + (1 << (COEFFICIENT_BITS - 1)) + second
+    node = ((node >> LIMB) + third) >> (COEFFICIENT_BITS - LIMB)
+    return node + (fourth << (2 * LIMB - COEFFICIENT_BITS))
+
+
+# --- Coefficients --------------------------------------------------------------------------------
+
+
+class Coefficients(NamedTuple):
+    """Public integers; held as floats where BLAS works on them."""
+
+    #: ``a`` and ``v``: rows are leaves of the chunk; columns are nodes, then buffers.
+    leaf_mix: FloatArray
+    #: ``q``: rows are buffers, columns are nodes.
+    buffer_mix: FloatArray
+    fraction_bits: IntArray
+    growth_shift: IntArray
+    #: ``ρ``: rows are numbers of chunks, columns are buffers.
+    ladder: IntArray
+    ladder_shift: IntArray
+    decay: IntArray
+    decay_shift: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderTables:
+    """Coefficients with the bounds that the sensitivity needs.  **Privacy.** Public numbers."""
+
+    coefficients: Coefficients
+    #: For each buffer, from what chunk ``a`` adds to what is lost of it at the start of ``b + 1``.
+    ladder_mix: FloatArray
+    #: Bound on ‖c̃ − c‖₂, c̃ any column that the integer coefficients really give.
+    deviation: mpmath.mpf
+    #: Bound on what rounding the buffers adds to the difference of two nodes.
+    rounding: mpmath.mpf
+
+
+def _round_sums(values: list[mpmath.mpf], bits: int) -> list[int]:
+    """``2^bits·values`` as integers whose running sums are rounded: errors do not add up.
+
+    Each integer is within 1 of its value, and never below 0 when no value is.
+    """
+    running, rounded = mpmath.mpf(0), [0]
+    for value in values:
+        running += mpmath.ldexp(value, bits)
+        rounded.append(int(mpmath.nint(running)))
+    return [after - before for before, after in pairwise(rounded)]
+
+
+def _bits(value: mpmath.mpf) -> int:
+    """Least ``b`` with ``value ≤ 2^b``."""
+    return int(mpmath.ceil(mpmath.log(value, 2)))
+
+
+@lru_cache(maxsize=32)
+def encoder_tables(blt: Blt) -> EncoderTables:
+    """Compute the coefficients in multiple precision and round them."""
+    d = blt.buffers
+    leaf_mix, buffer_mix = np.zeros((CHUNK, CHUNK + d)), np.zeros((d, CHUNK))
+    ladder, decay = np.zeros((SPAN, d), np.int64), np.zeros(d, np.int64)
+    shifts = np.zeros((4, d), np.int64)
+    with mpmath.workprec(PRECISION):
+        deviation = mpmath.sqrt(CHUNK) * mpmath.ldexp(2, -COEFFICIENT_BITS)
+        rounding = mpmath.mpf(0)
+        inside = [mpmath.mpf(0)] * (CHUNK - 1)
+        for i, (rate, weight) in enumerate(zip(blt.phi, blt.omega, strict=True)):
+            log = mpmath.log1p(-rate)
+            powers = [mpmath.exp(log * r) for r in range(CHUNK)]
+            lost = [-mpmath.expm1(log * CHUNK * m) for m in range(SPAN + 1)]
+            inside = [c + weight * power for c, power in zip(inside, powers[:-1], strict=True)]
+            g = COEFFICIENT_BITS - _bits(weight)
+            f = COEFFICIENT_BITS + 2 * LIMB - g
+            e = max(0, f + _bits(lost[1]) - GROWTH_BITS)
+            ladder_shift = LADDER_BITS - _bits(lost[SPAN - 1])
+            decay_shift = DECAY_BITS - _bits(lost[SPAN])
+            shifts[:, i] = f, e, ladder_shift, decay_shift
+            buffer_mix[i] = _round_sums([weight * power for power in powers], g)
+            leaf_mix[:, CHUNK + i] = _round_sums([1 - power for power in powers], f - e)[::-1]
+            ladder[:, i] = [int(mpmath.nint(mpmath.ldexp(x, ladder_shift))) for x in lost[:SPAN]]
+            decay[i] = int(mpmath.floor(mpmath.ldexp(lost[SPAN], decay_shift)))
+            # Lemmas 2 and 3 of docs/proofs/toeplitz.md.
+            used = mpmath.ldexp(int(decay[i]), -decay_shift)
+            off = mpmath.ldexp(1, e - f) + mpmath.ldexp(2, -ladder_shift)
+            off = mpmath.ldexp(1, -g) + weight * off
+            drift = weight * mpmath.ldexp(1, -decay_shift) * mpmath.sqrt(2 / used) / used
+            length = mpmath.sqrt(CHUNK * SPAN)
+            deviation += 2 * length * (off * mpmath.sqrt(1 + 1 / used) + drift)
+            units = mpmath.ldexp(1 / used + 2, -LIMB) + 1
+            units = mpmath.ldexp(units, -COEFFICIENT_BITS - LIMB)
+            rounding += (mpmath.ldexp(weight, g) + 1) * units
+        toeplitz = [1 << COEFFICIENT_BITS, *_round_sums(inside, COEFFICIENT_BITS)]
+    for leaf in range(CHUNK):
+        leaf_mix[leaf, leaf:CHUNK] = toeplitz[: CHUNK - leaf]
+    ladder_mix = np.zeros((d, SPAN, SPAN))
+    for chunk in range(SPAN):
+        ladder_mix[:, chunk, chunk:] = ladder[: SPAN - chunk].T
+    # Every partial sum of products of limbs and coefficients must stay below 2^53.
+    half = np.full((1, CHUNK), 1 << (COEFFICIENT_BITS - 1))
+    nodes = np.vstack([leaf_mix[:, :CHUNK], buffer_mix, half])
+    for matrix in (nodes, leaf_mix[:, CHUNK:], ladder_mix.max(axis=0)):
+        if matrix.min() < 0 or matrix.sum(axis=0).max() * 2**LIMB >= 2**53:
+            raise AssertionError("the coefficients leave no room for exact products")
+    if shifts[0].max() > 42 or shifts[1].max() >= LIMB or shifts[2:].min() < LIMB:
+        raise AssertionError("the coefficients leave no room in wide integers")
+    f_bits, e_bits, ladder_shifts, decay_shifts = shifts
+    coefficients = Coefficients(
+        leaf_mix, buffer_mix, f_bits, e_bits, ladder, ladder_shifts, decay, decay_shifts
+    )
+    return EncoderTables(coefficients, ladder_mix, deviation, rounding)
+
+
+# --- Blocks --------------------------------------------------------------------------------------
+
+
+def check_end(last: int, leaves: int) -> None:
+    """Refuse leaf ``last`` of a stream of ``leaves``."""
+    if last > leaves:
+        raise StreamEnded(
+            f"expected at most {leaves} leaves, found leaf {last}; "
+            "the noise of a fixed-length strategy does not cover more"
+        )
 
 
 @dataclass(frozen=True)
@@ -50,12 +248,8 @@ class BltEncoder(Encoder):
 
     def start(self) -> State:
         """Everything is 0."""
-        d = self.tables.buffers
-        return (
-            np.zeros(CHUNK, np.int64),
-            np.zeros((2, d, SPAN), np.int64),
-            np.zeros((2, d), np.int64),
-        )
+        d = len(self.tables.coefficients.decay)
+        return tuple(np.zeros(shape, np.int64) for shape in (CHUNK, (2, d, SPAN), (2, d)))
 
     def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
         """Nodes for the leaves ``first``, ``first + 1``, ….
@@ -63,49 +257,24 @@ class BltEncoder(Encoder):
         **Privacy.** Touches raw data.  Total: leaves beyond the room of the arithmetic, which a
         plan excludes, are clipped, and clipping cannot increase a difference.
         """
-        count = len(exact_leaves)
-        if first + count - 1 > self.leaves:
-            raise StreamEnded(
-                f"expected at most {self.leaves} leaves, found leaf {first + count - 1}; "
-                "the noise of a fixed-length strategy does not cover more"
-            )
+        count, limit = len(exact_leaves), LARGEST_TOTAL // self.leaves
+        check_end(first + count - 1, self.leaves)
         nodes = np.empty(count, np.int64)
         fast = kernels(count)
         if fast is not None:
-            state = exact_open, exact_added, exact_buffers = tuple(part.copy() for part in state)
-            tables = self.tables
-            fast.encode(
-                exact_open,
-                exact_added,
-                exact_buffers,
-                first - 1,
-                exact_leaves,
-                LARGEST_TOTAL // self.leaves,
-                self._limb_count,
-                tables.leaf_mix,
-                tables.mix[CHUNK:-1],
-                int(tables.mix[-1, 0]),
-                COEFFICIENT_BITS,
-                tables.growth_shift,
-                tables.fraction_bits,
-                tables.ladder,
-                tables.ladder_shift,
-                tables.decay,
-                tables.decay_shift,
-                nodes,
-            )
+            state = tuple(part.copy() for part in state)
+            fast.encode(self.tables.coefficients, state, first - 1, exact_leaves, limit, nodes)
             return state, nodes
         done = 0
         while done < count:
             before = first + done - 1
-            size = min(count - done, BLOCK - before % CHUNK)
-            part = slice(done, done + size)
-            state = self._encode_block(state, before, exact_leaves[part], nodes[part])
-            done += size
+            part = slice(done, min(count, done + BLOCK - before % CHUNK))
+            state = self._encode_block(state, before, exact_leaves[part], limit, nodes[part])
+            done = part.stop
         return state, nodes
 
     def _encode_block(
-        self, state: State, before: int, exact_leaves: IntArray, nodes: IntArray
+        self, state: State, before: int, exact_leaves: IntArray, limit: int, nodes: IntArray
     ) -> State:
         """Encode at most BLOCK leaves, after ``before`` others, into ``nodes``."""
         exact_open, exact_added, exact_buffers = state
@@ -114,18 +283,19 @@ class BltEncoder(Encoder):
         closed, rows = filled // CHUNK, -(-filled // CHUNK)
         exact_block = np.zeros(rows * CHUNK, np.int64)
         exact_block[:position] = exact_open[:position]
-        limit = LARGEST_TOTAL // self.leaves
         np.clip(exact_leaves, -limit, limit, out=exact_block[position:filled])
         exact_chunks = exact_block.reshape(rows, CHUNK)
         # What every chunk since the start of the open span adds to the buffers.
         skipped = before // CHUNK % SPAN
         spans = (skipped + rows - 1) // SPAN + 1
-        added = np.zeros((2, self.tables.buffers, spans * SPAN), np.int64)
+        added = np.zeros((*exact_added.shape[:2], spans * SPAN), np.int64)
         added[..., :skipped] = exact_added[..., :skipped]
-        products = self._leaf_products(exact_chunks)
-        added[..., skipped : skipped + closed] = self._growth(
-            exact_chunks[:closed].sum(axis=1), products[:, :closed, CHUNK:]
-        )
+        products = self._leaf_products(exact_chunks, limb_count(limit))
+        lost = products[:, :closed, CHUNK:].swapaxes(1, 2).astype(np.int64)
+        _, _, f, e, *_ = self.tables.coefficients
+        whole, top = exact_chunks[:closed].sum(axis=1), lost[2] if len(lost) == 3 else np.int64(0)
+        grown = growth(whole, lost[0], lost[1], top, f[:, None], e[:, None])
+        added[0, :, skipped : skipped + closed], added[1, :, skipped : skipped + closed] = grown
         ended = (skipped + closed) // SPAN
         buffers, following = self._climb(exact_buffers, added, ended)
         exact_left = np.zeros_like(exact_open)
@@ -133,20 +303,14 @@ class BltEncoder(Encoder):
         self._mix(products[..., :CHUNK], buffers[..., skipped : skipped + rows], exact_chunks)
         nodes[:] = exact_block[position:filled]
         exact_kept = np.zeros_like(exact_added)
-        exact_kept[..., : skipped + closed - ended * SPAN] = added[
-            ..., ended * SPAN : skipped + closed
-        ]
+        kept = added[..., ended * SPAN : skipped + closed]
+        exact_kept[..., : kept.shape[-1]] = kept
         return exact_left, exact_kept, following
 
-    @property
-    def _limb_count(self) -> int:
-        """Long streams have smaller leaves: two limbs hold them."""
-        return 2 if LARGEST_TOTAL // self.leaves < 1 << 2 * LIMB else 3
-
-    def _leaf_products(self, exact_chunks: IntArray) -> FloatArray:
+    def _leaf_products(self, exact_chunks: IntArray, count: int) -> FloatArray:
         """For each limb of the leaves, what it adds to nodes, and what it loses in each buffer."""
-        rows, mix = len(exact_chunks), self.tables.leaf_mix
-        products = np.empty((self._limb_count, rows, mix.shape[1]))
+        rows, mix = len(exact_chunks), self.tables.coefficients.leaf_mix
+        products = np.empty((count, rows, mix.shape[1]))
         for part in _slices(rows):
             exact_rest = exact_chunks[part]
             for product in products[:-1, part]:
@@ -156,32 +320,14 @@ class BltEncoder(Encoder):
             np.matmul(exact_rest.astype(np.float64), mix, out=products[-1, part])
         return products
 
-    def _growth(self, exact_sums: IntArray, losses: FloatArray) -> IntArray:
-        """What each chunk adds to each buffer, ``2^f Σ x − 2^e Σ v x``, as wide integers."""
-        f, e = self.tables.fraction_bits[:, None], self.tables.growth_shift[:, None]
-        lost = losses.swapaxes(1, 2).astype(np.int64)
-        middle = lost[1] + (lost[0] >> LIMB)
-        bottom = (lost[0] & MASK) | (middle & MASK) << LIMB
-        top = middle >> LIMB
-        if len(lost) == 3:
-            top += lost[2]
-        grown = np.empty((2, *lost[0].shape), np.int64)
-        high, low = grown
-        low[:] = (exact_sums & ((1 << (63 - f)) - 1)) << f
-        low -= bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e)
-        high[:] = (exact_sums >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
-        low &= LOW
-        return grown
-
     def _mix(self, products: FloatArray, buffers: IntArray, exact_nodes: IntArray) -> None:
         """Nodes, from the leaves' part and the buffers at the start of each chunk."""
-        buffer_mix, half = self.tables.mix[CHUNK:-1], int(self.tables.mix[-1, 0])
         # The buffers without their lowest limb: their limb 2 lies beside limb 0 of the leaves.
-        parts = split(buffers)[1:].swapaxes(1, 2).astype(np.float64)
+        parts = np.stack(split(*buffers)[1:]).swapaxes(1, 2).astype(np.float64)
         for part in _slices(len(exact_nodes)):
-            sums = parts[:, part] @ buffer_mix
+            sums = parts[:, part] @ self.tables.coefficients.buffer_mix
             sums[1 : 1 + len(products)] += products[:, part]
-            _carry(sums, half, exact_nodes[part])
+            exact_nodes[part] = rounded(*sums.astype(np.int64))
 
     def _climb(
         self, exact_buffers: IntArray, added: IntArray, ended: int
@@ -191,63 +337,53 @@ class BltEncoder(Encoder):
         In a span, with ``ρ_m = 1 − θ^(64 m)`` as ``ladder_m/2^shift``:
         ``S_b = S_0 + Σ_{a<b} G_a − ⌊ρ_b S_0 + Σ_{a<b} ρ_{b−1−a} G_a⌋``.
         """
-        tables = self.tables
+        ladder, shift = self.tables.coefficients.ladder, self.tables.coefficients.ladder_shift
         _, d, chunks = added.shape
         spans = chunks // SPAN
-        shift = tables.ladder_shift[:, None, None]
         # The last index b of these belongs to the start of chunk b + 1, still without S_0.
-        total = split(added.reshape(2, d, spans, SPAN))
-        lost = (total.astype(np.float64) @ tables.ladder_mix).astype(np.int64)
+        total = np.stack(split(*added.reshape(2, d, spans, SPAN)))
+        lost = (total.astype(np.float64) @ self.tables.ladder_mix).astype(np.int64)
         np.cumsum(total, axis=-1, out=total)
-        last = slice(ended), slice(-1, None)
-        whole = subtract(
-            join(total[:, :, *last].copy()), join_shifted(lost[:, :, *last].copy(), shift)
-        )
-        starts = _advance(tables, exact_buffers, whole[..., 0])
+        last = difference(total[:, :, :ended, -1], lost[:, :, :ended, -1], shift[:, None])
+        starts = self._advance(exact_buffers, *last)
         buffers = np.empty((2, d, spans, SPAN), np.int64)
         buffers[..., 0] = starts[..., :spans]
-        start = split(buffers[..., :1])
+        start = np.stack(split(*buffers[..., :1]))
         total += start
-        lost[..., :-1] += start * tables.ladder[1:].T[:, None]
-        buffers[..., 1:] = subtract(join(total), join_shifted(lost, shift))[..., :-1]
+        lost[..., :-1] += start * ladder[1:].T[:, None]
+        buffers[0, ..., 1:], buffers[1, ..., 1:] = difference(
+            total[..., :-1], lost[..., :-1], shift[:, None, None]
+        )
         return buffers.reshape(2, d, chunks), starts[..., ended]
+
+    def _advance(self, exact_buffers: IntArray, high: IntArray, low: IntArray) -> IntArray:
+        """Buffers before each span and after the last: ``S ← S − ⌊Φ S⌋ + added``."""
+        tables = self.tables.coefficients
+        exact_starts = np.empty((2, len(high), high.shape[1] + 1), np.int64)
+        for i, exact in enumerate(plain(exact_buffers)):
+            decay, shift = int(tables.decay[i]), int(tables.decay_shift[i])
+            starts = [exact]
+            for exact_added in plain(np.stack([high[i], low[i]])):
+                starts.append(starts[-1] + exact_added - (starts[-1] * decay >> shift))
+            exact_starts[:, i] = wide(starts)
+        return exact_starts
+
+
+def limb_count(limit: int) -> int:
+    """Limbs of leaves up to ``limit``: long streams have smaller leaves, and two hold them."""
+    return 2 if limit < 1 << 2 * LIMB else 3
+
+
+def plain(exact_wide: IntArray) -> list[int]:
+    """Wide integers as plain ones."""
+    highs, lows = exact_wide.tolist()
+    return [(high << 63) + low for high, low in zip(highs, lows, strict=True)]
+
+
+def wide(exact: list[int]) -> list[list[int]]:
+    """Undo :func:`plain`: high parts, then low parts."""
+    return [[value >> 63 for value in exact], [value & LOW for value in exact]]
 
 
 def _slices(rows: int) -> list[slice]:
     return [slice(first, first + _SLICE) for first in range(0, rows, _SLICE)]
-
-
-def _carry(products: FloatArray, half: int, nodes: IntArray) -> None:
-    """Add up four limb products and drop the fraction: ``⌊(Σ_l 2^(21 l) V_l + …)/2^48⌋``.
-
-    The half of the last bit, with which nodes are rounded, comes in with the second limb.
-    """
-    nodes[:] = products[0]
-    nodes += half << LIMB
-    nodes >>= LIMB
-    exact_limb = products[1].astype(np.int64)
-    nodes += exact_limb
-    nodes >>= LIMB
-    np.copyto(exact_limb, products[2], casting="unsafe")
-    nodes += exact_limb
-    nodes >>= COEFFICIENT_BITS - LIMB
-    np.copyto(exact_limb, products[3], casting="unsafe")
-    exact_limb <<= 2 * LIMB - COEFFICIENT_BITS
-    nodes += exact_limb
-
-
-def _advance(tables: EncoderTables, exact_buffers: IntArray, added: IntArray) -> IntArray:
-    """Buffers before each span and after the last: ``S ← S − ⌊Φ S⌋ + added``."""
-    _, d, spans = added.shape
-    buffers = np.empty((2, d, spans + 1), np.int64)
-    buffers[..., 0] = exact_buffers
-    for i in range(d):
-        decay, shift = int(tables.decay[i]), int(tables.decay_shift[i])
-        exact = (int(buffers[0, i, 0]) << 63) + int(buffers[1, i, 0])
-        highs, lows = [], []
-        for high, low in zip(*added[:, i].tolist(), strict=True):
-            exact += (high << 63) + low - (exact * decay >> shift)
-            highs.append(exact >> 63)
-            lows.append(exact & LOW)
-        buffers[:, i, 1:] = highs, lows
-    return buffers

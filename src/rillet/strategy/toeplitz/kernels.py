@@ -1,7 +1,8 @@
 """Compiled forms of the inner loops of the BLT strategy; import only where Numba is installed.
 
-Each gives exactly what the plain form gives: the encoder because both are exact, the decoder
-because it does the same operations in the same order (Numba does not fuse them).
+Each gives exactly what the plain form gives: the encoder because both are exact, and share their
+arithmetic of wide integers; the decoder because it does the same operations in the same order
+(Numba does not fuse them).
 
 **Privacy.** Decides nothing: same numbers, no branch on data.
 """
@@ -12,51 +13,18 @@ import numpy as np
 from numba import njit
 
 from rillet.noise import FloatArray, IntArray
-from rillet.strategy.toeplitz.wide import LIMB, LOW, MASK
+from rillet.strategy.toeplitz import encoder
+from rillet.strategy.toeplitz.encoder import LIMB, MASK, Coefficients
+
+_split = njit(cache=True)(encoder.split)
+_difference = njit(cache=True)(encoder.difference)
+_growth = njit(cache=True)(encoder.growth)
+_rounded = njit(cache=True)(encoder.rounded)
 
 
 @njit(cache=True)
-def _limbs(high: int, low: int, limbs: IntArray) -> None:
-    limbs[0] = low & MASK
-    limbs[1] = (low >> LIMB) & MASK
-    limbs[2] = low >> (2 * LIMB)
-    limbs[3] = high & MASK
-    limbs[4] = high >> LIMB
-
-
-@njit(cache=True)
-def _join(limbs: IntArray) -> tuple[int, int]:
-    """Carry limbs into (high, low); uses them up."""
-    for number in range(4):
-        limbs[number + 1] += limbs[number] >> LIMB
-        limbs[number] &= MASK
-    low = limbs[0] | limbs[1] << LIMB | limbs[2] << (2 * LIMB)
-    return limbs[4] << LIMB | limbs[3], low
-
-
-@njit(cache=True)
-def _join_shifted(limbs: IntArray, shift: int) -> tuple[int, int]:
-    """``⌊Σ limbs_l·2^(21 l)/2^shift⌋`` for ``21 ≤ shift < 84`` as (high, low); uses them up."""
-    for number in range(4):
-        limbs[number + 1] += limbs[number] >> LIMB
-        limbs[number] &= MASK
-    if shift < 2 * LIMB:
-        rest = shift - LIMB
-        low = limbs[1] | limbs[2] << LIMB | limbs[3] << (2 * LIMB)
-        high = limbs[4]
-    else:
-        rest = shift - 2 * LIMB
-        low = limbs[2] | limbs[3] << LIMB | (limbs[4] & MASK) << (2 * LIMB)
-        high = limbs[4] >> LIMB
-    if rest:
-        low = low >> rest | (high & ((1 << rest) - 1)) << (63 - rest)
-    return high >> rest, low
-
-
-@njit(cache=True)
-def _minus(high: int, low: int, other_high: int, other_low: int) -> tuple[int, int]:
-    difference = low - other_low
-    return high - other_high + (difference >> 63), difference & LOW
+def _cut(high: int, low: int, limbs: IntArray) -> None:
+    limbs[0], limbs[1], limbs[2], limbs[3], limbs[4] = _split(high, low)
 
 
 @njit(cache=True)
@@ -70,146 +38,98 @@ def _lose(ladder: IntArray, pieces: IntArray, b: int, lost: IntArray) -> None:
 
 
 @njit(cache=True)
-def _grow(whole: int, losses: FloatArray, count: int, f: int, e: int) -> tuple[int, int]:
-    """What a chunk adds to buffer ``i``: ``2^f Σ x − 2^e Σ v x``."""
-    lowest = int(losses[0])
-    middle = int(losses[1]) + (lowest >> LIMB)
-    bottom = (lowest & MASK) | (middle & MASK) << LIMB
-    top = middle >> LIMB
-    if count == 3:
-        top += int(losses[2])
-    low = (whole & ((1 << (63 - f)) - 1)) << f
-    low -= bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e)
-    high = (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63)
-    return high, low & LOW
-
-
-@njit(cache=True)
 def _climb(
-    exact_buffers: IntArray,
+    tables: Coefficients,
     exact_added: IntArray,
+    exact_buffers: IntArray,
     last: int,
     ended: bool,
-    ladder: IntArray,
-    ladder_shift: IntArray,
-    decay: IntArray,
-    decay_shift: IntArray,
     parts: FloatArray,
 ) -> None:
     """Limbs 1 to 4 of the buffers at the start of each chunk up to ``last``, into ``parts``.
 
     When the span has ended, the buffers become those at the start of the next one.
     """
-    size = len(ladder)
+    size = len(tables.ladder)
     pieces = np.empty((size, 5), np.int64)
-    start = np.empty(5, np.int64)
-    total = np.empty(5, np.int64)
-    lost = np.empty(5, np.int64)
-    work = np.empty(5, np.int64)
-    for i in range(len(decay)):
-        _limbs(exact_buffers[0, i], exact_buffers[1, i], start)
+    start, total, lost, work = (
+        np.empty(5, np.int64),
+        np.empty(5, np.int64),
+        np.empty(5, np.int64),
+        np.empty(5, np.int64),
+    )
+    for i in range(len(tables.decay)):
+        ladder, shift = tables.ladder[:, i], tables.ladder_shift[i]
+        _cut(exact_buffers[0, i], exact_buffers[1, i], start)
         for a in range(size):
-            _limbs(exact_added[0, i, a], exact_added[1, i, a], pieces[a])
-        for number in range(4):
-            parts[number, 0, i] = start[number + 1]
-        total[:] = 0
+            _cut(exact_added[0, i, a], exact_added[1, i, a], pieces[a])
+        parts[:, 0, i] = start[1:]
+        total[:] = start
         for b in range(1, size if ended else last + 1):
-            _lose(ladder[:, i], pieces, b, lost)
+            _lose(ladder, pieces, b, lost)
             for number in range(5):
                 total[number] += pieces[b - 1, number]
-                work[number] = total[number] + start[number]
-                lost[number] += ladder[b, i] * start[number]
-            high, low = _join(work)
-            lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
-            high, low = _minus(high, low, lost_high, lost_low)
-            _limbs(high, low, work)
+                lost[number] += ladder[b] * start[number]
+            high, low = _difference(total, lost, shift)
+            _cut(high, low, work)
             for number in range(4):
                 parts[number, b, i] = work[number + 1]
         if ended:
             # S ← S − ⌊Φ S⌋ + (Σ G − ⌊Σ ρ G⌋).
-            _lose(ladder[:, i], pieces, size, lost)
+            _lose(ladder, pieces, size, lost)
             for number in range(5):
-                work[number] = total[number] + pieces[size - 1, number] + start[number]
-            high, low = _join(work)
-            lost_high, lost_low = _join_shifted(lost, ladder_shift[i])
-            high, low = _minus(high, low, lost_high, lost_low)
+                total[number] += pieces[size - 1, number]
+            high, low = _difference(total, lost, shift)
+            _cut(high, low, work)
             for number in range(5):
-                work[number] = start[number] * decay[i]
-            lost_high, lost_low = _join_shifted(work, decay_shift[i])
-            exact_buffers[0, i], exact_buffers[1, i] = _minus(high, low, lost_high, lost_low)
+                lost[number] = start[number] * tables.decay[i]
+            high, low = _difference(work, lost, tables.decay_shift[i])
+            exact_buffers[0, i], exact_buffers[1, i] = high, low
 
 
 @njit(cache=True)
-def _clip(exact_leaves: IntArray, limit: int, exact_span: IntArray) -> None:
-    for place in range(len(exact_span)):
-        exact_span[place] = min(max(exact_leaves[place], -limit), limit)
+def _round(buffers: FloatArray, leaves: FloatArray, size: int, row: int, nodes: IntArray) -> None:
+    """Nodes of chunk ``row``: add up limb products of buffers and leaves, and round.
 
-
-@njit(cache=True)
-def _cut(exact_chunk: IntArray, number: int, top: bool, limb: FloatArray) -> None:
-    """Limb ``number`` of every leaf of a chunk; the top one keeps all higher bits and the sign."""
-    shift, mask = LIMB * number, -1 if top else MASK
-    for place in range(len(exact_chunk)):
-        limb[place] = (exact_chunk[place] >> shift) & mask
-
-
-@njit(cache=True)
-def _carry(
-    lowest: FloatArray,
-    second: FloatArray,
-    second_leaf: FloatArray,
-    third: FloatArray,
-    third_leaf: FloatArray,
-    fourth: FloatArray,
-    half: int,
-    coefficient_bits: int,
-    exact_nodes: IntArray,
-) -> None:
-    """Nodes of a chunk: add up limb products and drop the fraction.
-
-    Limb 1 of the buffers is the lowest; limb 2 has limb 0 of the leaves beside it, and the half.
+    Limb 1 of the buffers is the lowest; limb 2 has limb 0 of the leaves beside it.
     """
-    for place in range(len(exact_nodes)):
-        node = np.int64(lowest[place]) >> LIMB
-        node = (node + half + np.int64(second[place] + second_leaf[place])) >> LIMB
-        node = (node + np.int64(third[place] + third_leaf[place])) >> (coefficient_bits - LIMB)
-        exact_nodes[place] = node + (np.int64(fourth[place]) << (2 * LIMB - coefficient_bits))
+    count = len(leaves) // size
+    first, second, third, fourth = row, size + row, 2 * size + row, 3 * size + row
+    for index in range(len(nodes)):
+        top = buffers[fourth, index]
+        if count == 3:
+            top += leaves[third, index]
+        nodes[index] = _rounded(
+            np.int64(buffers[first, index]),
+            np.int64(buffers[second, index] + leaves[first, index]),
+            np.int64(buffers[third, index] + leaves[second, index]),
+            np.int64(top),
+        )
 
 
 @njit(cache=True)
 def encode(
-    exact_open: IntArray,
-    exact_added: IntArray,
-    exact_buffers: IntArray,
+    tables: Coefficients,
+    state: tuple[IntArray, IntArray, IntArray],
     before: int,
     exact_leaves: IntArray,
     limit: int,
-    count: int,
-    leaf_mix: FloatArray,
-    buffer_mix: FloatArray,
-    half: int,
-    coefficient_bits: int,
-    growth_shift: IntArray,
-    fraction_bits: IntArray,
-    ladder: IntArray,
-    ladder_shift: IntArray,
-    decay: IntArray,
-    decay_shift: IntArray,
     nodes: IntArray,
 ) -> None:
-    """Encode leaves in ``count`` limbs after ``before`` others; updates the state in place.
+    """Encode leaves, at most ``limit`` in size, after ``before`` others; updates the state.
 
     One span at a time, so that all that is worked on stays in the first-level cache.
     """
-    d, width = buffer_mix.shape
-    size = len(ladder)
+    exact_open, exact_added, exact_buffers = state
+    d, width = tables.buffer_mix.shape
+    size = len(tables.ladder)
     length = size * width
+    count = 2 if limit < 1 << 2 * LIMB else 3
     exact_span = np.zeros(length, np.int64)
     exact_rows = exact_span.reshape(size, width)
     exact_nodes = np.zeros((size, width), np.int64)
     limbs = np.zeros((count * size, width))
     leaf_products = np.zeros((count * size, width + d))
-    losses = leaf_products.reshape(count, size, width + d)
     parts = np.zeros((4, size, d))
     buffer_products = np.zeros((4 * size, width))
     done = 0
@@ -218,48 +138,30 @@ def encode(
         stop = min(length, begin + len(exact_leaves) - done)
         opened, closed, last = begin // width, stop // width, (stop - 1) // width
         exact_rows[opened, : begin % width] = exact_open[: begin % width]
-        _clip(exact_leaves[done : done + stop - begin], limit, exact_span[begin:stop])
+        for index in range(begin, stop):
+            exact_span[index] = min(max(exact_leaves[done + index - begin], -limit), limit)
         for number in range(count):
+            # The last limb keeps all higher bits and the sign.
+            mask = -1 if number == count - 1 else MASK
             for row in range(opened, last + 1):
-                _cut(exact_rows[row], number, number == count - 1, limbs[number * size + row])
-        np.dot(limbs, leaf_mix, leaf_products)
+                for index in range(width):
+                    value = (exact_rows[row, index] >> LIMB * number) & mask
+                    limbs[number * size + row, index] = value
+        np.dot(limbs, tables.leaf_mix, leaf_products)
         for row in range(opened, closed):
-            whole = exact_span[row * width : (row + 1) * width].sum()
-            for i in range(d):
-                exact_added[0, i, row], exact_added[1, i, row] = _grow(
-                    whole,
-                    losses[:, row, width + i],
-                    count,
-                    fraction_bits[i],
-                    growth_shift[i],
-                )
+            whole = exact_rows[row].sum()
+            for i in range(width, width + d):
+                lowest = np.int64(leaf_products[row, i])
+                middle = np.int64(leaf_products[size + row, i])
+                top = np.int64(leaf_products[2 * size + row, i]) if count == 3 else 0
+                f, e = tables.fraction_bits[i - width], tables.growth_shift[i - width]
+                high, low = _growth(whole, lowest, middle, top, f, e)
+                exact_added[0, i - width, row], exact_added[1, i - width, row] = high, low
         ended = stop == length
-        _climb(
-            exact_buffers,
-            exact_added,
-            last,
-            ended,
-            ladder,
-            ladder_shift,
-            decay,
-            decay_shift,
-            parts,
-        )
-        np.dot(parts.reshape(4 * size, d), buffer_mix, buffer_products)
+        _climb(tables, exact_added, exact_buffers, last, ended, parts)
+        np.dot(parts.reshape(4 * size, d), tables.buffer_mix, buffer_products)
         for row in range(opened, last + 1):
-            if count == 3:
-                buffer_products[3 * size + row] += leaf_products[2 * size + row, :width]
-            _carry(
-                buffer_products[row],
-                buffer_products[size + row],
-                leaf_products[row],
-                buffer_products[2 * size + row],
-                leaf_products[size + row],
-                buffer_products[3 * size + row],
-                half,
-                coefficient_bits,
-                exact_nodes[row],
-            )
+            _round(buffer_products, leaf_products, size, row, exact_nodes[row])
         nodes[done : done + stop - begin] = exact_nodes.ravel()[begin:stop]
         exact_open[:] = 0
         exact_open[: stop - closed * width] = exact_span[closed * width : stop]

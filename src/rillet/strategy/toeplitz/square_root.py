@@ -1,31 +1,92 @@
-"""Encoder and decoder of the square-root strategy: exact convolutions with ``2^24·f_k``, rounded.
+"""The square-root strategy: exact convolutions with ``2^24·f_k``, rounded.
 
 Integers are cut into limbs of 20 bits, so that each convolution in float64 is exact in any order of
 summation: ``2^20·Σ_k 2^24·f_k < 2^53`` for at most 2^16 coefficients, as ``Σ_{k<n} f_k`` is less
 than ``2√(n/π) + 1``.
-
-**Privacy.** The encoder touches raw data and keeps all of them; the decoder is post-processing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 import mpmath
 import numpy as np
 
-from rillet.errors import StreamEnded
+from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray
-from rillet.strategy.base import Decoder, Encoder, State
+from rillet.strategy.base import Decoder, Encoder, State, Strategy
+from rillet.strategy.toeplitz.blt import PRECISION, check_gaussian, squared_sensitivity
+from rillet.strategy.toeplitz.encoder import LARGEST_TOTAL, check_end
 
 #: More leaves would take minutes.
 LONGEST: Final = 2**16
-LARGEST_TOTAL: Final = 2**62
 _BITS: Final = 24
 _LIMB: Final = 20
 _LIMBS: Final = 4
+
+
+@dataclass(frozen=True)
+class SquareRootToeplitz(Strategy):
+    """The square root of the matrix of prefix sums: the yardstick, for at most 2^16 leaves.
+
+    Keeps the whole stream in its state and takes time quadratic in the length: use
+    :class:`BufferedToeplitz` instead.
+
+    **Privacy.** Squared L2 sensitivity ``(steps·‖c̃‖ + √(leaves − 1))²``: a node is an exactly
+    linear function of the leaves, rounded once (docs/proofs/toeplitz.md).
+    """
+
+    law: str = "gaussian"
+    name: ClassVar[str] = "square-root-toeplitz"
+
+    def __post_init__(self) -> None:
+        check_gaussian(self.law)
+
+    def sensitivity(self, leaves: int, steps: int) -> Fraction:
+        """Square of the L2 norm, rounded up."""
+        _check_length(leaves)
+        with mpmath.workprec(PRECISION):
+            # Σ f_k² by floats: 2^16 additions of positive numbers, each within 2^-50 of the truth.
+            squares = float(np.sum(square_root_coefficients(leaves) ** 2)) * (1 + 2.0**-30)
+            norm = mpmath.sqrt(mpmath.mpf(squares)) + _column_deviation(leaves)
+        return squared_sensitivity(norm, steps, leaves, mpmath.mpf(0))
+
+    def weights(self, leaves: int, t: IntArray) -> FloatArray:
+        """``Σ_{k < t} f_k²``."""
+        running = np.cumsum(square_root_coefficients(leaves) ** 2)
+        weight: FloatArray = running[np.asarray(t) - 1]
+        return weight
+
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """``Σ_{k < earlier} f_k f_{k + later − earlier}``."""
+        f = square_root_coefficients(leaves)
+        first, second = np.broadcast_arrays(earlier, later)
+        pairs = zip(first.ravel().tolist(), second.ravel().tolist(), strict=True)
+        shared = [float(f[: min(t, u)] @ f[abs(u - t) : max(t, u)]) for t, u in pairs]
+        return np.array(shared, np.float64).reshape(first.shape)
+
+    def encoder(self, leaves: int) -> Encoder:
+        """Exact convolution, rounded."""
+        _check_length(leaves)
+        return SquareRootEncoder(leaves)
+
+    def decoder(self, leaves: int) -> Decoder:
+        """The same convolution again."""
+        _check_length(leaves)
+        return SquareRootDecoder(leaves)
+
+
+def _check_length(leaves: int) -> None:
+    if leaves > LONGEST:
+        raise ParameterError(
+            "length",
+            f"at most {LONGEST:,} releases for the square root",
+            leaves,
+            hint="use BufferedToeplitz, which is within 1.5 % of it",
+        )
 
 
 @lru_cache(maxsize=4)
@@ -44,7 +105,7 @@ def _fixed_point(leaves: int) -> FloatArray:
     return np.diff(running, prepend=0.0)
 
 
-def column_deviation(leaves: int) -> mpmath.mpf:
+def _column_deviation(leaves: int) -> mpmath.mpf:
     """Bound on ‖c̃ − c‖₂: each coefficient is within 2 units of 2^-24."""
     return mpmath.sqrt(leaves) * mpmath.ldexp(2, -_BITS)
 
@@ -76,7 +137,7 @@ class SquareRootEncoder(Encoder):
     def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
         """Nodes ``⌊Σ_k 2^24 f_k x_{t−k}/2^24 + ½⌋``.  **Privacy.** Touches raw data; total."""
         last = first + len(exact_leaves) - 1
-        _check_end(last, self.leaves)
+        check_end(last, self.leaves)
         if len(exact_leaves) == 0:
             return state, np.zeros(0, np.int64)
         exact_all = state[0].copy()
@@ -103,7 +164,7 @@ class SquareRootDecoder(Decoder):
     def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, FloatArray]:
         """``Σ_k f_k y_{t−k}``, the same for any split.  **Privacy.** Post-processing."""
         last = first + len(noisy) - 1
-        _check_end(last, self.leaves)
+        check_end(last, self.leaves)
         if len(noisy) == 0:
             return state, np.zeros(0)
         nodes = state[0].copy()
@@ -112,11 +173,3 @@ class SquareRootDecoder(Decoder):
         prefix = limbs[3] * 2.0 ** (3 * _LIMB - _BITS) + limbs[2] * 2.0 ** (2 * _LIMB - _BITS)
         prefix += limbs[1] * 2.0 ** (_LIMB - _BITS) + limbs[0] * 2.0**-_BITS
         return (nodes,), prefix
-
-
-def _check_end(last: int, leaves: int) -> None:
-    if last > leaves:
-        raise StreamEnded(
-            f"expected at most {leaves} leaves, found leaf {last}; "
-            "the noise of a fixed-length strategy does not cover more"
-        )

@@ -7,26 +7,31 @@ from operator import mul
 
 import numpy as np
 
-from rillet.errors import StreamEnded
 from rillet.strategy.base import State, Stepper
 from rillet.strategy.toeplitz.blt import Blt
-from rillet.strategy.toeplitz.decoder import decoder_coefficients
-from rillet.strategy.toeplitz.encoder import LARGEST_TOTAL
-from rillet.strategy.toeplitz.tables import CHUNK, COEFFICIENT_BITS, SPAN, encoder_tables
-from rillet.strategy.toeplitz.wide import LIMB, LOW
+from rillet.strategy.toeplitz.encoder import (
+    CHUNK,
+    COEFFICIENT_BITS,
+    LARGEST_TOTAL,
+    LIMB,
+    SPAN,
+    check_end,
+    encoder_tables,
+    plain,
+    wide,
+)
 
 
 class _Lists:
-    """The tables of a strategy as lists of plain integers."""
+    """The coefficients of a strategy as lists of plain integers."""
 
     def __init__(self, blt: Blt) -> None:
-        tables = encoder_tables(blt)
-        mix = tables.mix.astype(np.int64)
-        self.toeplitz: list[int] = mix[0].tolist()
-        # toeplitz[r:0:-1] for each r: what the r leaves before a node weigh, oldest first.
-        self.reversed = [self.toeplitz[r:0:-1] for r in range(CHUNK)]
-        self.output: list[list[int]] = mix[CHUNK:-1].tolist()
-        self.growth: list[list[int]] = tables.growth.astype(np.int64).T.tolist()
+        tables = encoder_tables(blt).coefficients
+        leaf_mix: list[list[int]] = tables.leaf_mix.astype(np.int64).T.tolist()
+        # a_r, …, a_1 for each r: what the r leaves before a node weigh, oldest first.
+        self.inside = [column[:r] for r, column in enumerate(leaf_mix[:CHUNK])]
+        self.growth = leaf_mix[CHUNK:]
+        self.output: list[list[int]] = tables.buffer_mix.astype(np.int64).tolist()
         self.growth_shift: list[int] = tables.growth_shift.tolist()
         self.fraction_bits: list[int] = tables.fraction_bits.tolist()
         self.ladder: list[list[int]] = tables.ladder.T.tolist()
@@ -55,41 +60,29 @@ class BltStepper(Stepper):
         self._limit = LARGEST_TOTAL // leaves
         chunks = absorbed // CHUNK % SPAN
         self._exact_open: list[int] = exact_open[: absorbed % CHUNK].tolist()
-        self._exact_added = [
-            [
-                (high << 63) + low
-                for high, low in zip(*exact_added[:, i, :chunks].tolist(), strict=True)
-            ]
-            for i in range(blt.buffers)
-        ]
-        self._exact_buffers = [
-            (high << 63) + low for high, low in zip(*exact_buffers.tolist(), strict=True)
-        ]
+        self._exact_added = [plain(exact_added[:, i, :chunks]) for i in range(blt.buffers)]
+        self._exact_buffers = plain(exact_buffers)
         self._exact_base = self._begin_chunk()
-        weights, poles = decoder_coefficients(blt)
-        carried = decoder_state[0].tolist()
-        self._sum, self._sum_weight = float(carried[0]), float(weights[0])
-        self._carried: list[float] = carried[1:]
+        weights, poles = blt.decoder_floats
+        carried: list[float] = decoder_state[0].tolist()
+        self._sum, self._carried = carried[0], carried[1:]
+        self._sum_weight = float(weights[0])
         self._filters: list[tuple[float, float]] = list(
             zip(weights[1:].tolist(), poles.tolist(), strict=True)
         )
 
     def step(self, exact_leaf: int, noise: int) -> float:
         """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
-        if self._t >= self._leaves:
-            raise StreamEnded(
-                f"expected at most {self._leaves} leaves, found leaf {self._t + 1}; "
-                "the noise of a fixed-length strategy does not cover more"
-            )
+        check_end(self._t + 1, self._leaves)
         self._t += 1
         exact_leaf = max(-self._limit, min(exact_leaf, self._limit))
         exact_open = self._exact_open
-        place = len(exact_open)
-        inside = sum(map(mul, self._lists.reversed[place], exact_open))
-        fixed = self._exact_base[place] + (inside << LIMB)
+        index = len(exact_open)
+        inside = sum(map(mul, self._lists.inside[index], exact_open))
+        fixed = self._exact_base[index] + (inside << LIMB)
         node = exact_leaf + (fixed >> (COEFFICIENT_BITS + LIMB))
         exact_open.append(exact_leaf)
-        if place == CHUNK - 1:
+        if index == CHUNK - 1:
             self._end_chunk()
         return self._decode(node + noise)
 
@@ -108,13 +101,9 @@ class BltStepper(Stepper):
         lists = self._lists
         base = [1 << (COEFFICIENT_BITS + LIMB - 1)] * CHUNK
         for i, start in enumerate(self._exact_buffers):
-            added = self._exact_added[i]
-            ladder = lists.ladder[i]
-            place = len(added)
-            lost = ladder[place] * start if place else 0
-            lost += sum(map(mul, ladder[place - 1 :: -1], added)) if place else 0
-            exact = start + sum(added) - (lost >> lists.ladder_shift[i])
-            exact >>= LIMB
+            added, ladder = self._exact_added[i], lists.ladder[i]
+            lost = ladder[len(added)] * start + sum(map(mul, reversed(ladder[: len(added)]), added))
+            exact = (start + sum(added) - (lost >> lists.ladder_shift[i])) >> LIMB
             base = [b + q * exact for b, q in zip(base, lists.output[i], strict=True)]
         return base
 
@@ -136,18 +125,10 @@ class BltStepper(Stepper):
 
     def states(self) -> tuple[State, State]:
         """The states of encoder and decoder."""
-        d = len(self._exact_buffers)
         exact_open = np.zeros(CHUNK, np.int64)
         exact_open[: len(self._exact_open)] = self._exact_open
-        exact_added = np.zeros((2, d, SPAN), np.int64)
+        exact_added = np.zeros((2, len(self._exact_buffers), SPAN), np.int64)
         for i, added in enumerate(self._exact_added):
-            exact_added[0, i, : len(added)] = [value >> 63 for value in added]
-            exact_added[1, i, : len(added)] = [value & LOW for value in added]
-        exact_buffers = np.array(
-            [
-                [value >> 63 for value in self._exact_buffers],
-                [v & LOW for v in self._exact_buffers],
-            ],
-            np.int64,
-        )
+            exact_added[:, i, : len(added)] = wide(added)
+        exact_buffers = np.array(wide(self._exact_buffers), np.int64)
         return (exact_open, exact_added, exact_buffers), (np.array([self._sum, *self._carried]),)
