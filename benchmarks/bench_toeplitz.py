@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from frame import Comparison, Contender, Figure
-from rillet.noise import CHUNK, GAUSSIAN, FloatArray, IntArray, LatticeNoise, Secret, rounding
+from rillet.noise import CHUNK, GAUSSIAN, FloatArray, IntArray, LatticeNoise, Secret, sampling
 from rillet.strategy import BufferedToeplitz
 from rillet.strategy.toeplitz import encoder as blt_encoder
 
@@ -81,7 +81,7 @@ def _never_compiled(run: Callable[[], object]) -> Callable[[], object]:
     def plainly() -> object:
         with (
             mock.patch.object(blt_encoder, "compiled", _nothing),
-            mock.patch.object(rounding, "compiled", _nothing),
+            mock.patch.object(sampling, "compiled", _nothing),
         ):
             return run()
 

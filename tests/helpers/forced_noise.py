@@ -9,7 +9,7 @@ from unittest import mock
 import mpmath
 import numpy as np
 
-from rillet.noise import Keystream, LatticeNoise, Law, Secret, rounding
+from rillet.noise import Keystream, LatticeNoise, Law, Secret, sampling
 from rillet.testing.lattice import Tail
 
 #: Further words of a uniform that the reference reads: more than any draw here needs.
@@ -73,11 +73,11 @@ def uniform_interval(noise: LatticeNoise, index: int, word: int) -> tuple[mpmath
 
 def drawn_both_ways(noise: LatticeNoise, count: int) -> np.ndarray:
     """The draws, which must be the same in plain NumPy and, where it is installed, with Numba."""
-    with mock.patch.object(rounding, "_compiled", return_value=None):
+    with mock.patch.object(sampling, "compiled", return_value=None):
         plain = noise.draw(0, count)
     with suppress(ImportError):
         importlib.import_module("numba")
-    assert (rounding._kernels() is not None) == ("numba" in sys.modules)
+    assert (sampling._kernels() is not None) == ("numba" in sys.modules)
     assert np.array_equal(noise.draw(0, count), plain)
     return plain
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from helpers.forced_noise import float_points, forced_noise
-from rillet.noise import GAUSSIAN, LAPLACE, LARGEST_SCALE, LatticeNoise, Secret, decide, rounding
-from rillet.noise.quantile_table import (
+from rillet.noise import GAUSSIAN, LAPLACE, LARGEST_SCALE, LatticeNoise, Secret, decide, sampling
+from rillet.noise.laws import (
     FIRST,
+    INSIDE_BITS,
     OCTAVES,
     PIECE_BITS,
-    PLACE_BITS,
     TERMS,
     gaussian_table,
 )
@@ -38,8 +38,8 @@ def test_compiled_draws_are_the_plain_ones(law, scale, slack, monkeypatch):
     found, refined = [], []
     for compiled in (True, False):
         if not compiled:
-            monkeypatch.setattr(rounding, "compiled", lambda _: None)
-        assert (rounding._kernels() is not None) == compiled
+            monkeypatch.setattr(sampling, "compiled", lambda _: None)
+        assert (sampling._kernels() is not None) == compiled
         drawn = np.empty(len(words), np.int64)
         places = noise._round_words(words, drawn)
         refined.append(set(places.tolist()))
@@ -73,7 +73,7 @@ def test_the_table_of_the_gaussian_quantile_is_as_good_as_proved():
             octave, piece = divmod(number, pieces)
             left = mpmath.ldexp(1 + mpmath.mpf(piece) / pieces, octave - OCTAVES)
             value = mpmath.fsum(
-                mpmath.ldexp(coefficient, PLACE_BITS * power)
+                mpmath.ldexp(coefficient, INSIDE_BITS * power)
                 for power, coefficient in enumerate(row)
             )
             exact = GAUSSIAN.quantile(left)
@@ -93,8 +93,8 @@ def test_the_compiled_quantile_is_the_table_s_operation_by_operation():
     found = v.copy()
     kernels.evaluate(gaussian_table(), found)
     bits = v.view(np.int64)
-    rows = gaussian_table()[(bits >> PLACE_BITS) - FIRST]
-    left = ((1 << PLACE_BITS) - (bits & ((1 << PLACE_BITS) - 1))).astype(np.float64)
+    rows = gaussian_table()[(bits >> INSIDE_BITS) - FIRST]
+    left = ((1 << INSIDE_BITS) - (bits & ((1 << INSIDE_BITS) - 1))).astype(np.float64)
     expected = rows[:, -1]
     for power in range(TERMS - 2, -1, -1):
         expected = expected * left + rows[:, power]

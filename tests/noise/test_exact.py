@@ -19,7 +19,7 @@ from rillet.noise import (
     Secret,
     decide,
 )
-from rillet.noise.keyed import SMALLEST_FAST_UNIFORM
+from rillet.noise.sampling import SMALLEST_FAST_UNIFORM
 from rillet.testing.lattice import TAILS, lattice_probability
 
 LAWS = pytest.mark.parametrize("law", [LAPLACE, GAUSSIAN], ids=repr)

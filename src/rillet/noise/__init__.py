@@ -1,20 +1,16 @@
 """Noise: secrets, keystreams, laws, exact rounding.  The only package that draws randomness."""
 
-from rillet.noise.keyed import (
+from rillet.noise.laws import GAUSSIAN, LAPLACE, LAWS, FloatArray, Law
+from rillet.noise.sampling import (
     CHUNK,
     LARGEST_SCALE,
-    FloatArray,
     IntArray,
-    KeyPart,
-    Keystream,
     LatticeNoise,
-    Secret,
     continuous_draw,
     decide,
-    random_name,
     uniform_below,
 )
-from rillet.noise.laws import GAUSSIAN, LAPLACE, LAWS, Law
+from rillet.noise.secret import KeyPart, Keystream, Secret, random_name
 
 __all__ = [
     "CHUNK",

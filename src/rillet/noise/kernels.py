@@ -1,4 +1,4 @@
-"""Compiled loops for :mod:`rillet.noise.rounding`; import only where Numba is installed.
+"""Compiled loops for :mod:`rillet.noise.sampling`; import only where Numba is installed.
 
 Every operation is rounded by itself, as the proof supposes: Numba fuses none unless it is told to,
 and a test looks at what it has made.  Integers that are certain are the same as in the plain form,
@@ -13,27 +13,27 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from rillet.noise.quantile_table import FIRST, PLACE_BITS
+from rillet.noise.laws import FIRST, INSIDE_BITS
 
 
 @njit(cache=True)
 def uniforms(words: NDArray[np.uint64], uniform: NDArray[np.float64]) -> None:
     """The leading 63 bits of each word as a number below 1."""
-    for place in range(len(words)):
-        uniform[place] = np.float64(np.int64(words[place] >> np.uint64(1))) * 2.0**-63
+    for index in range(len(words)):
+        uniform[index] = np.float64(np.int64(words[index] >> np.uint64(1))) * 2.0**-63
 
 
 @njit(cache=True)
 def evaluate(table: NDArray[np.float64], uniform: NDArray[np.float64]) -> None:
     """Replace numbers from 2^-20 to 1 by their quantiles, smaller ones by anything finite."""
     bits = uniform.view(np.int64)
-    for place in range(len(uniform)):
-        row = table[max((bits[place] >> PLACE_BITS) - FIRST, 0)]
-        left = np.float64((1 << PLACE_BITS) - (bits[place] & ((1 << PLACE_BITS) - 1)))
+    for index in range(len(uniform)):
+        row = table[max((bits[index] >> INSIDE_BITS) - FIRST, 0)]
+        left = np.float64((1 << INSIDE_BITS) - (bits[index] & ((1 << INSIDE_BITS) - 1)))
         value = row[7]
         for power in range(6, -1, -1):
             value = value * left + row[power]
-        uniform[place] = value
+        uniform[index] = value
 
 
 @njit(cache=True)
@@ -46,15 +46,15 @@ def round_signed(
     out: NDArray[np.int64],
     unsure: NDArray[np.int64],
 ) -> int:
-    """Scale, round, and set the sign; count and note the places that the bound does not decide."""
+    """Scale, round, and set the sign; count and note the indices that the bound does not decide."""
     count = 0
-    for place in range(len(words)):
-        word = words[place]
-        scaled = magnitude[place] * scale
+    for index in range(len(words)):
+        word = words[index]
+        scaled = magnitude[index] * scale
         rounded = np.rint(scaled)
         sign = -np.int64(word & np.uint64(1))
-        out[place] = (np.int64(rounded) ^ sign) - sign
-        unsure[count] = place
+        out[index] = (np.int64(rounded) ^ sign) - sign
+        unsure[count] = index
         if not (abs(scaled - rounded) < limit) or word >> np.uint64(1) < smallest:
             count += 1
     return count
