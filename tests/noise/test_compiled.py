@@ -41,8 +41,8 @@ def test_compiled_draws_are_the_plain_ones(law, scale, slack, monkeypatch):
             monkeypatch.setattr(sampling, "compiled", lambda _: None)
         assert (sampling._kernels() is not None) == compiled
         drawn = np.empty(len(words), np.int64)
-        places = noise._round_words(words, drawn)
-        refined.append(set(places.tolist()))
+        indices = noise._round_words(words, drawn)
+        refined.append(set(indices.tolist()))
         found.append(drawn)
     either = sorted(refined[0] | refined[1])
     same = found[0] == found[1]
@@ -51,11 +51,11 @@ def test_compiled_draws_are_the_plain_ones(law, scale, slack, monkeypatch):
     # What is refined in one form only is refined by a hair, and rounds to the same there.
     apart = sorted(refined[0] ^ refined[1])
     assert len(apart) <= 2 + 0.02 * len(either)
-    for place in apart:
-        word = int(words[place])
-        exact = decide(law, scale, word >> 1, noise._extra_words(place))
-        accepted = found[0] if place in refined[1] else found[1]
-        assert accepted[place] == (-exact if word & 1 else exact)
+    for index in apart:
+        word = int(words[index])
+        exact = decide(law, scale, word >> 1, noise._extra_words(index))
+        accepted = found[0] if index in refined[1] else found[1]
+        assert accepted[index] == (-exact if word & 1 else exact)
 
 
 def test_the_table_of_the_gaussian_quantile_is_as_good_as_proved():

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rillet.noise as noise_module
+import rillet.noise.secret as secret_module
 from rillet.errors import ParameterError, StateError
 from rillet.noise import LAPLACE, Keystream, LatticeNoise, Secret, continuous_draw
 
@@ -129,7 +129,7 @@ PARTS = st.one_of(st.text(max_size=3), st.integers(-99, 99), st.binary(max_size=
 @given(st.lists(PARTS, max_size=4), st.lists(PARTS, max_size=4))
 def test_different_names_never_encode_alike(one, other):
     same = [(type(part), part) for part in one] == [(type(part), part) for part in other]
-    assert (noise_module._encode(tuple(one)) == noise_module._encode(tuple(other))) == same
+    assert (secret_module._encode(tuple(one)) == secret_module._encode(tuple(other))) == same
 
 
 @pytest.mark.parametrize("part", [1.5, None, True, ("a",), np.int64(3), ["a"]])
@@ -274,7 +274,7 @@ def test_a_damaged_key_file_is_refused_without_quoting_it(tmp_path):
         shown = "".join(traceback.format_exception(error)).encode()
         assert not any(form[:24] in shown for form in forms(raw))
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            if frame.f_code.co_filename == noise_module.__file__:
+            if frame.f_code.co_filename == secret_module.__file__:
                 values = repr(list(frame.f_locals.values())).encode()
                 assert not any(form[:24] in values for form in forms(raw))
 
