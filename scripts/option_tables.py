@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import operator
 import re
 from typing import Any
 
@@ -18,7 +19,7 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
-MARK = re.compile(r"^<!-- options: (?P<module>[\w.]+):(?P<name>\w+) -->$")
+MARK = re.compile(r"^<!-- options: (?P<module>[\w.]+):(?P<name>[\w.]+) -->$")
 
 
 def table(kind: type) -> list[str]:
@@ -75,7 +76,8 @@ class _Tables(Preprocessor):
             if mark is None:
                 found.append(line)
             else:
-                found += table(getattr(importlib.import_module(mark["module"]), mark["name"]))
+                module = importlib.import_module(mark["module"])
+                found += table(operator.attrgetter(mark["name"])(module))
         return found
 
 
