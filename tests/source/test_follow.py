@@ -128,6 +128,20 @@ def test_the_line_ends_of_another_process(tmp_path):
     assert [block.start for block in reader.blocks] == places[:-1]
 
 
+def test_a_file_that_is_written_anew_and_longer_is_refused(tmp_path, monkeypatch):
+    """It never looks shorter: only its content tells."""
+    path = tmp_path / "d.csv"
+    path.write_text("x\n1\n2\n3\n")
+    with Reader(path) as reader:
+        reader.wait_for(3)
+        monkeypatch.setattr(lines, "POLL_SECONDS", 0.3)
+        time.sleep(0.1)
+        path.write_text("x\n4\n5\n6\n7\n8\n9\n")
+        message = reader.wait_for_error()
+    assert "found other content where it was read before" in message
+    assert reader.values == [1, 2, 3]
+
+
 def test_a_file_that_shrinks_is_refused(tmp_path):
     path = tmp_path / "d.csv"
     path.write_text("x\n1\n2\n3\n")

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.sources import read_parquet
 from rillet.errors import InputError, MissingExtra, ParameterError
+from rillet.source import DeclaredKeys
 
 pa = pytest.importorskip("pyarrow", reason='type: pip install "rillet[parquet]"')
 pq = pytest.importorskip("pyarrow.parquet")
@@ -126,3 +127,27 @@ def test_without_pyarrow_the_error_says_what_to_type(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra, match=r'pip install "rillet\[parquet\]"'):
         read_parquet(path, "x")
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_text_that_is_not_utf_8_is_a_cell_like_any_other(tmp_path, kind):
+    """Nobody's broken text stops the run for all others."""
+    raw = pa.array([b"1.5", b"\xff\xfe", b"", b"2.5", None], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 5, raw.buffers())
+    if kind == "dictionary":
+        text = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, None]), text[:4])
+    elif kind == "large_string":
+        text = text.cast(pa.large_string(), safe=False)
+    numbers = pa.array(["1", "2", "3", "4", "5"])
+    pq.write_table(pa.table({"x": text, "n": numbers}), tmp_path / "d.parquet")
+    keys = DeclaredKeys([("1.5",), ("2.5",)])
+    (block,) = read_parquet(tmp_path / "d.parquet", "x", keys=keys, key_columns=["x"], sequence="n")
+    np.testing.assert_array_equal(block.raw_values, [1.5, math.nan, math.nan, 2.5, math.nan])
+    assert block.key_of.tolist() == [0, -1, -1, 1, -1]
+
+
+def test_the_only_column_must_be_named_if_it_is_text(tmp_path):
+    pq.write_table(pa.table({"name": ["1", "2"]}), tmp_path / "d.parquet")
+    with pytest.raises(ParameterError, match=r"^column: expected .* holds text, .*name it: 'name'"):
+        read_parquet(tmp_path / "d.parquet")
+    assert values_of(tmp_path / "d.parquet", "name").tolist() == [1, 2]

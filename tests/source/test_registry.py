@@ -7,12 +7,17 @@ import os
 import select
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from helpers.sources import read
+from rillet.cli import main
 from rillet.errors import InputError, ParameterError
+from rillet.source import open_source
+from rillet.source.file import FileOptions
+from rillet.testing import check_source
 
 
 def values_of(path, column="x", **options):
@@ -149,6 +154,110 @@ def test_rows_of_a_live_pipe_come_out_before_the_pipe_ends():
         process.stdin.close()
         assert process.stdout.read() == b""
     assert process.returncode == 0
+
+
+def test_a_check_takes_nothing_from_a_pipe(tmp_path, standard_input):
+    """Opening it would wait for its writer, and what is read is gone."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    source = open_source({"path": pipe, "column": "x"})
+    source.check()  # nobody writes: this returns all the same
+    with subprocess.Popen(["sh", "-c", f"printf 'x\\n1\\n2\\n' > '{pipe}'"]):
+        source.check()
+        assert [block.raw_values.tolist() for block in source.blocks()] == [[1, 2]]
+    standard_input(CSV)
+    open_source({"path": "-", "column": "x"}).check()
+    assert values_of("-") == [2, 4]
+
+
+def test_a_pipe_without_a_writer_can_be_stopped(tmp_path):
+    pipe, stop = tmp_path / "pipe.csv", threading.Event()
+    os.mkfifo(pipe)
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(InputError, match="found none that is complete before the stop"):
+        open_source({"path": pipe, "column": "x"}, stop=stop).blocks()
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_check_of_a_file_reads_its_first_line_if_it_has_one(tmp_path, follow):
+    path = tmp_path / "d.csv"
+    options = {"path": path, "column": "x", "follow": follow}
+    with pytest.raises(InputError, match="No such file"):
+        open_source(options).check()
+    path.write_text("a,b\n")
+    with pytest.raises(InputError, match="expected a column 'x'"):
+        open_source(options).check()
+    path.write_text("a,")
+    if follow:
+        open_source(options).check()  # the header is still to come
+    path.write_text("a,x\n")
+    open_source(options).check()
+
+
+OUTSIDE = """
+import msgspec, numpy as np
+from rillet.source import Block, Source
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
+              tag_field="kind", tag="counter"):
+    rows: int
+
+class Counter(Source):
+    Options = Options
+    replayable, redelivers = True, False
+    def __init__(self, options, *, keys=None, stop=None):
+        self.rows, self.stop = options.rows, stop
+        self.name = self.identity = "counter"
+    def check(self):
+        pass
+    def blocks(self, start=None, *, block_rows=None):
+        row, step = start["rows"] if start else 0, block_rows or 100
+        while row < self.rows and not (self.stop and self.stop.is_set()):
+            end = min(row + step, self.rows)
+            yield Block(np.arange(row, end, dtype=float), {"rows": end}, None, {"rows": row})
+            row = end
+"""
+
+
+def test_a_source_of_another_package_is_found_by_its_name(tmp_path, monkeypatch):
+    info = tmp_path / "counters-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counters\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rillet.sources]\ncounter = counting_source:Counter\n")
+    (tmp_path / "counting_source.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {"kind": "counter", "rows": 30}
+    check_source(lambda stop: open_source(table, stop=stop), np.arange(30.0))
+    with pytest.raises(ParameterError, match=r"source\.row: .*did you mean rows\?"):
+        open_source({"kind": "counter", "row": 3})
+    # A whole run, from a configuration, with a state.
+    (tmp_path / "run.toml").write_text(
+        '[plan]\nmechanism = "baseline"\nepsilon = 1.0\nupper = 40\nlength = 100\n'
+        '[source]\nkind = "counter"\nrows = 30\n[state]\nfolder = "live"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--config", "run.toml", "--quiet"]) == 0
+    assert main(["run", "--config", "run.toml", "--quiet"]) == 0  # goes on, and finds nothing new
+
+
+def test_an_unknown_kind_is_named():
+    with pytest.raises(ParameterError, match=r"source\.kind: expected .* one of file, mqtt, found"):
+        open_source({"kind": "carrier pigeon"})
+
+
+def test_a_struct_made_in_python_is_checked():
+    with pytest.raises(ParameterError, match=r"source\.column: expected text or none, found 3"):
+        open_source(FileOptions(path="d.csv", column=3))
+
+
+def test_a_plan_loads_no_source():
+    code = (
+        "import sys, rillet\nrillet.Plan(epsilon=1.0, upper=1.0, length=10)\n"
+        "print([name for name in ('ssl', 'rillet.source.file', 'rillet.source.mqtt') "
+        "if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_a_named_pipe_is_a_file_without_size(tmp_path):

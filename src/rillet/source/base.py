@@ -50,6 +50,26 @@ class RawRows(NamedTuple):
     key_of: IntArray | None = None
     sequence: IntArray | None = None
 
+    def part(self, rows: slice) -> RawRows:
+        """Return some of the rows."""
+        return RawRows(
+            self.raw_values[rows],
+            None if self.key_of is None else self.key_of[rows],
+            None if self.sequence is None else self.sequence[rows],
+        )
+
+    def joined(self, raw_more: RawRows) -> RawRows:
+        """Return these rows and others behind them."""
+
+        def both(one: IntArray | None, other: IntArray | None) -> IntArray | None:
+            return None if one is None or other is None else np.concatenate((one, other))
+
+        return RawRows(
+            np.concatenate((self.raw_values, raw_more.raw_values)),
+            both(self.key_of, raw_more.key_of),
+            both(self.sequence, raw_more.sequence),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Block:

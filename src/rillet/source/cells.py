@@ -106,10 +106,10 @@ def text_of(raw_value: object) -> bytes:
 
     **Privacy.** Touches raw data; total. No key has an empty part, so what is empty matches none.
     """
-    if isinstance(raw_value, bytes):
-        return raw_value
     if isinstance(raw_value, str):
         return raw_value.encode("utf-8", "surrogatepass")
+    if isinstance(raw_value, bytes):
+        return raw_value
     return str(raw_value).encode() if is_integer(raw_value) else b""
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rillet.errors import InputError, ParameterError
 from rillet.extras import import_extra
-from rillet.source.base import Block, FloatArray, Position, is_integer
+from rillet.source.base import Block, FloatArray, Position, RawRows, is_integer
 from rillet.source.cells import find_column, numbers, text_of
 from rillet.source.keys import Wanted
 
@@ -95,40 +95,55 @@ def _blocks(
     columns: list[str],
     wanted: Wanted,
     block_rows: int,
-    rows_before: int,
+    rows: int,
     stop: threading.Event | None,
 ) -> Iterator[Block]:
     arrow, parquet = _pyarrow()
     try:
         with Path(path).open("rb") as stream:
-            file = parquet.ParquetFile(stream, pre_buffer=False)
+            # As dictionaries, because pyarrow refuses some text that is not UTF-8 otherwise.
+            file = parquet.ParquetFile(stream, pre_buffer=False, read_dictionary=columns)
             total = file.metadata.num_rows
-            first_group, rows = 0, 0
-            while (
-                first_group < file.num_row_groups
-                and rows + file.metadata.row_group(first_group).num_rows <= rows_before
-            ):
-                rows += file.metadata.row_group(first_group).num_rows
-                first_group += 1
-            to_skip, rows = rows_before - rows, rows_before
-            groups = range(first_group, file.num_row_groups)
-            for batch in file.iter_batches(
-                block_rows, row_groups=groups, columns=sorted(set(columns))
-            ):
+            raw_parts = _raw_parts(arrow, file, columns, wanted, block_rows, rows)
+            for raw_values, key_of, sequence in _recut(raw_parts, block_rows):
                 if stop is not None and stop.is_set():
                     return
-                raw_batch = batch[to_skip:]
-                to_skip -= len(batch) - len(raw_batch)
-                if len(raw_batch):
-                    start, rows = {"rows": rows}, rows + len(raw_batch)
-                    raw_values, *raw_others = (raw_batch.column(column) for column in columns)
-                    raw_rows = wanted.raw_rows(
-                        _raw_numbers(arrow, raw_values),
-                        [_raw_texts(arrow, column) for column in raw_others],
-                    )
-                    yield Block(raw_rows[0], {"rows": rows}, rows / total, start, *raw_rows[1:])
+                start, rows = {"rows": rows}, rows + raw_values.size
+                yield Block(raw_values, {"rows": rows}, rows / total, start, key_of, sequence)
     except (OSError, arrow.ArrowException) as error:
         raise _failed(path, error) from None
+
+
+def _raw_parts(
+    arrow: Any, file: Any, columns: list[str], wanted: Wanted, batch_rows: int, to_skip: int
+) -> Iterator[RawRows]:
+    """Yield the rows behind the first so many, cut as the file has them."""
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    first_group = 0
+    while first_group < len(sizes) and sizes[first_group] <= to_skip:
+        to_skip -= sizes[first_group]
+        first_group += 1
+    groups = range(first_group, len(sizes))
+    for batch in file.iter_batches(batch_rows, row_groups=groups, columns=sorted(set(columns))):
+        raw_batch = batch[to_skip:]
+        to_skip -= len(batch) - len(raw_batch)
+        raw_values, *raw_others = (raw_batch.column(column) for column in columns)
+        yield wanted.raw_rows(
+            _raw_numbers(arrow, raw_values), [_raw_texts(arrow, column) for column in raw_others]
+        )
+
+
+def _recut(raw_parts: Iterator[RawRows], rows: int) -> Iterator[RawRows]:
+    """Cut rows into blocks of just so many, so that the same ones come again from any position."""
+    raw_held = next(raw_parts, None)
+    while raw_held is not None:
+        while raw_held.raw_values.size < rows and (raw_more := next(raw_parts, None)) is not None:
+            raw_held = raw_held.joined(raw_more)
+        if raw_held.raw_values.size:
+            yield raw_held.part(slice(rows))
+        raw_held = raw_held.part(slice(rows, None))
+        if not raw_held.raw_values.size:
+            raw_held = next(raw_parts, None)
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ __all__ = ["ContractViolation"]
 
 
 class ContractViolation(AssertionError):
-    """A strategy or a threshold breaks a promise.
+    """A strategy, a threshold or a source breaks a promise.
 
     Parameters
     ----------
