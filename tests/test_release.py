@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+import zlib
+from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from helpers.laws import gaussian_with_laplace_tail, laplace_tail, laplace_variance
 from helpers.streams import SECRET, awkward_values, baseline, paper
-from rillet import BinaryTree, MissingExtra, ParameterError, Release, Releases, Sum
-from rillet.release import noise_deviations
+from rillet import BinaryTree, MissingExtra, ParameterError, Release, Releases, StateError, Sum
+from rillet.release import FIELDS, NUMBERS, noise_deviations
 from rillet.testing import Budget, StatisticalFailure, binomial_p_value, check
 
 CONFIDENCES = (0.5, 0.68, 0.8, 0.9, 0.91, 0.95, 0.99, 0.999)
@@ -71,7 +76,7 @@ def test_intervals_of_streams_cover_the_clipped_mean():
     for run in range(runs):
         releases = plan.open(secret=SECRET, key=(run,)).update_many(values)
         for place, confidence in enumerate((0.9, 0.99)):
-            low, high = releases.interval(confidence)
+            low, high = releases.noise_interval(confidence)
             covered[:, place] += (low <= 40.0) & (high >= 40.0)
     for t in (1, 3, 64, 127):
         for place, confidence in enumerate((0.9, 0.99)):
@@ -94,7 +99,7 @@ def test_intervals_of_streams_cover_the_clipped_mean():
 def test_bad_confidence_is_refused(confidence):
     release = stream_releases()[-1]
     with pytest.raises(ParameterError, match="confidence"):
-        release.interval(confidence)
+        release.noise_interval(confidence)
 
 
 # --- One release and many ----------------------------------------------------------------------
@@ -107,8 +112,9 @@ ARRAYS = [
     "mean_noise_std",
     "value",
     "noise_std",
-    "threshold",
+    "clip_upper",
     "clip_lower",
+    "count",
 ]
 
 
@@ -121,8 +127,8 @@ def test_arrays_agree_with_single_releases(more):
         for name in ARRAYS:
             assert getattr(release, name) == getattr(releases, name)[place], name
         for confidence in (0.5, 0.95):
-            low, high = releases.interval(confidence)
-            assert release.interval(confidence) == (low[place], high[place])
+            low, high = releases.noise_interval(confidence)
+            assert release.noise_interval(confidence) == (low[place], high[place])
     assert releases[-1] == releases[len(releases) - 1]
 
 
@@ -137,8 +143,8 @@ def test_slices_are_releases():
 
 def test_value_is_the_statistic():
     mean, total = stream_releases()[-1], stream_releases(statistic=Sum())[-1]
-    assert (mean.statistic, mean.value, mean.noise_std) == ("mean", mean.mean, mean.mean_noise_std)
-    assert (total.statistic, total.value, total.noise_std) == (
+    assert (mean.name, mean.value, mean.noise_std) == ("mean", mean.mean, mean.mean_noise_std)
+    assert (total.name, total.value, total.noise_std) == (
         "sum",
         total.sum,
         total.sum_noise_std,
@@ -164,14 +170,51 @@ def test_equal_releases_are_equal_and_others_not():
 
 def test_record_is_json_with_the_same_names():
     release = stream_releases()[-1]
-    record = json.loads(json.dumps(release.to_record(), allow_nan=False))
+    (record,) = json.loads(json.dumps(list(release), allow_nan=False))
+    assert list(record) == [field.name for field in FIELDS]
     for name, value in record.items():
         if name in ("key", "post_processing"):
             assert tuple(value) == getattr(release, name)
         elif value is not None:
             assert value == getattr(release, name)
-    assert set(ARRAYS) < set(record)
-    assert {"key", "statistic", "noise_law", "post_processing"} < set(record)
+    assert {name for name, value in record.items() if value is None} == {"clipped_share"}
+
+
+def test_a_release_may_have_several_rows():
+    releases = several()
+    assert len(releases) == 3
+    assert releases.value.tolist() == [0.0, 2.0, 4.0]
+    assert releases["0.9"].value.tolist() == [1.0, 3.0, 5.0]
+    release = releases[1]
+    assert (release.name, release.value, release["0.9"].value) == ("0.5", 2.0, 3.0)
+    assert [row["name"] for row in release] == ["0.5", "0.9"]
+    assert [row["t"] for row in release] == [20, 20]
+    assert np.isnan(release.sum)
+    with pytest.raises(ParameterError, match=r"name: expected one of 0\.5, 0\.9"):
+        release["0.95"]
+    with pytest.raises(ParameterError, match=r"name: expected one of 0\.5, 0\.9"):
+        releases["0.95"]
+    assert list(releases[::-1]) == list(releases)[::-1]
+    assert list(Releases.from_bytes(releases.to_bytes())) == list(releases)
+    order = [np.array([5, 1, 3])]
+    assert list(Releases.join([releases], order)) == [releases[1], releases[2], releases[0]]
+    assert list(Releases.join([releases[:1], releases[1:]])) == list(releases)
+    table = releases.to_pandas()
+    assert table["name"].tolist() == ["0.5", "0.9"] * 3
+    assert table["key"].tolist() == ["b", "b", "a", "a", "b", "b"]
+    with pytest.raises(AttributeError, match="no column 'values'"):
+        _ = releases.values
+
+
+def several() -> Releases:
+    return Releases(
+        (("a",), ("b",)),
+        np.array([1, 0, 1]),
+        np.array([10, 20, 30]),
+        ("0.5", "0.9"),
+        {"value": np.arange(6.0), "noise_std": lambda part: np.ones(6)[part]},
+        "gaussian",
+    )
 
 
 def test_repr_is_public():
@@ -179,7 +222,7 @@ def test_repr_is_public():
     text = repr(release)
     assert text.startswith("Release(mean of ('north', 3) at t=300: ")
     assert f"{release.value:.6g}" in text
-    assert f"clipped at {release.threshold:.6g}" in text
+    assert f"clipped at {release.clip_upper:.6g}" in text
 
 
 def test_pandas_has_a_row_for_every_release():
@@ -201,3 +244,193 @@ def test_release_is_small():
     """No dictionary for each: a stream makes one at every observation."""
     assert not hasattr(stream_releases()[0], "__dict__")
     assert isinstance(stream_releases()[0], Release)
+
+
+# --- Releases of many keys ---------------------------------------------------------------------
+
+KEYS = [("north", 3), ("south", -1), (), ("1",), (1,), ("Zürich\n\0\ud800 %s",), ("10**30", 10**30)]
+
+
+def parts_and_arrivals(plan, keys, cuts, count=120, seed=5):
+    """Streams fed in blocks: observation i of the input goes to a key at random."""
+    random = np.random.default_rng(seed)
+    whose = random.integers(0, len(keys), count * len(keys))
+    values = awkward_values(len(whose), 9)
+    streams = [plan.open(secret=SECRET, key=key) for key in keys]
+    tables = []
+    for first, last in zip([0, *cuts], [*cuts, len(whose)], strict=True):
+        parts, arrivals = [], []
+        for place, stream in enumerate(streams):
+            raw_places = np.flatnonzero(whose[first:last] == place) + first
+            room = plan.most_observations - stream.t
+            raw_places = raw_places[:room]
+            before = stream.t
+            parts.append(stream.update_many(values[raw_places]))
+            arrivals.append(raw_places[parts[-1].t - before - 1])
+        tables.append(Releases.join(parts, arrivals))
+    return tables
+
+
+def table_of(keys=KEYS, *, lag=40, **more) -> Releases:
+    (table,) = parts_and_arrivals(paper(150, lag, **more), keys, [])
+    return table
+
+
+@cache
+def whole_table() -> Releases:
+    return table_of()
+
+
+def same(one: Releases, other: Releases) -> bool:
+    return (
+        [one.keys[place] for place in one.key_of] == [other.keys[place] for place in other.key_of]
+        and all(one.rows(n).tobytes() == other.rows(n).tobytes() for n in ("t", *NUMBERS))
+        and one.common == other.common
+    )
+
+
+def test_a_table_has_the_releases_of_its_parts():
+    plan = paper(150, 40)
+    parts = [
+        plan.open(secret=SECRET, key=key).update_many(awkward_values(100, place))
+        for place, key in enumerate(KEYS)
+    ]
+    arrivals = [np.arange(len(part)) * len(KEYS) + place for place, part in enumerate(parts)]
+    table = Releases.join(parts, arrivals)
+    in_turn = [release for turn in zip(*parts, strict=True) for release in turn]
+    assert list(table) == in_turn
+    assert len(table) == len(in_turn) > 300
+    assert table.keys == tuple(KEYS)
+    assert [table[place] for place in (0, 7, -1)] == [in_turn[place] for place in (0, 7, -1)]
+    assert [list(r) for r in table[5:50:3]] == [list(r) for r in in_turn[5:50:3]]
+    for name in ("mean", "value", "noise_std", "sum_noise_std", "mean_noise_std"):
+        assert getattr(table, name).tolist() == [getattr(release, name) for release in in_turn]
+
+
+@settings(max_examples=12)
+@given(st.lists(st.integers(0, 7 * 120), max_size=6).map(sorted))
+def test_the_order_does_not_depend_on_the_cuts(cuts):
+    whole = whole_table()
+    tables = parts_and_arrivals(paper(150, 40), KEYS, cuts)
+    assert same(Releases.join(tables), whole)
+    assert Releases.join(tables).to_bytes() == whole.to_bytes()
+
+
+def test_equal_arrivals_keep_the_order_of_the_parts():
+    stream = paper(150, 40).open(secret=SECRET, key=("a",)).update_many(awkward_values(100, 1))
+    pieces = [stream[:20], stream[20:]]
+    merged = Releases.join(pieces, [np.zeros(20, int), np.zeros(len(stream) - 20, int)])
+    assert list(merged) == list(stream)
+    assert merged.keys == (("a",),)
+
+
+def test_keys_stand_in_the_order_in_which_they_first_appear():
+    parts = [
+        paper(150, 40).open(secret=SECRET, key=(key,)).update_many(awkward_values(43, 1))
+        for key in "abc"
+    ]
+    arrivals = [np.array([3, 4, 5, 6]), np.array([2, 7, 8, 9]), np.array([0, 1, 10, 11])]
+    assert Releases.join(parts, arrivals).keys == (("c",), ("b",), ("a",))
+
+
+def test_a_compact_table_knows_its_own_keys_only():
+    whole = whole_table()
+    part = whole[30:33]
+    assert part.keys == whole.keys
+    assert list(part.compact()) == list(part)
+    assert set(part.compact().keys) == {release.key for release in part} < set(whole.keys)
+    assert whole[:0].compact().keys == ()
+
+
+def test_merge_refuses_what_does_not_fit():
+    releases = paper(150, 40).open(secret=SECRET).update_many(awkward_values(60, 1))
+    other = paper(150, 40, delta=2.0**-30, statistic=Sum()).open(secret=SECRET)
+    other_releases = other.update_many(awkward_values(60, 1))
+    with pytest.raises(ParameterError, match="parts: expected at least one"):
+        Releases.join([])
+    count = np.arange(len(releases))
+    with pytest.raises(ParameterError, match="parts: expected releases of one plan"):
+        Releases.join([releases, other_releases], [count, np.arange(len(other_releases))])
+    with pytest.raises(ParameterError, match="columns: expected arrays of 2 rows"):
+        Releases(
+            ((),), np.zeros(2, int), np.ones(2, int), ("mean",), {"value": np.ones(3)}, "laplace"
+        )
+
+
+# --- Bytes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "place", [slice(None), slice(0, 0), slice(3, 4), slice(10, 300, 7)], ids=str
+)
+@pytest.mark.parametrize("more", [{}, {"statistic": Sum()}, {"lower": -3.5}], ids=str)
+def test_bytes_come_back_exactly(place, more):
+    table = table_of(**more)[place]
+    back = Releases.from_bytes(table.to_bytes())
+    assert same(table, back)
+    assert back.to_bytes() == table.to_bytes()
+    assert list(back) == list(table)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), *[st.floats(width=64)] * 5), max_size=20),
+    st.lists(
+        st.lists(st.text() | st.integers(), max_size=3).map(tuple),
+        min_size=4,
+        max_size=4,
+        unique=True,
+    ),
+)
+def test_any_doubles_and_keys_come_back(rows, keys):
+    columns = list(zip(*rows, strict=True)) or [()] * 6
+    table = Releases(
+        tuple(keys),
+        np.array(columns[0], np.int64),
+        np.arange(1, len(rows) + 1) * 10**17,
+        ("sum",),
+        dict(
+            zip(
+                ("value", "noise_std", "clip_lower", "clip_upper", "clipped_share"),
+                (np.array(column, np.float64) for column in columns[1:]),
+                strict=True,
+            )
+        ),
+        "gaussian",
+        ("rounded",),
+    )
+    assert same(table, Releases.from_bytes(table.to_bytes()))
+
+
+def test_bytes_are_compact():
+    table = table_of([("key", place) for place in range(40)])
+    assert len(table) > 2000
+    # Two numbers and their noise, and what tells key and time; equal columns once.
+    assert len(table.to_bytes()) < 40 * len(table)
+    # Keys that are not in the rows cost nothing.
+    assert len(table[:1].to_bytes()) < 900
+
+
+def test_bytes_of_another_version_are_refused():
+    content = bytearray(table_of().to_bytes())
+    content[8:12] = struct.pack("<I", 2)
+    with pytest.raises(StateError, match="expected version 1, found 2"):
+        Releases.from_bytes(bytes(content))
+
+
+def test_damaged_bytes_are_refused():
+    content = table_of().to_bytes()
+    header = json.loads(content[16 : 16 + struct.unpack("<II", content[8:16])[1]])
+    assert header["names"] == ["mean"]
+    for place in range(0, len(content), 331):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        with pytest.raises(StateError):
+            Releases.from_bytes(bytes(damaged))
+    for length in (0, 5, 12, 20, len(content) // 2, len(content) - 1):
+        with pytest.raises(StateError):
+            Releases.from_bytes(content[:length])
+    assert zlib.crc32(content[:-4]) == struct.unpack("<I", content[-4:])[0]
+
+
+def test_a_table_says_little_about_itself():
+    assert repr(table_of([("a",)])[:3]) == "Releases(3 of mean, 1 keys)"

@@ -1,29 +1,112 @@
-"""Releases: the public records that a stream gives out.
+"""Releases: the public records that streams give out, defined once for every spelling.
+
+A *record* is one row (key, t, name): a statistic with several numbers gives several rows for each
+release.  A *release* is the event (key, t) with its rows.  :data:`FIELDS` defines the record;
+JSON lines, SQL, Arrow, pandas and the stored form all derive from it.
 
 **Privacy.** Everything here is post-processing of noisy values: it may be shown to anybody.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, overload
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from rillet.errors import MissingExtra, ParameterError
+from rillet.errors import MissingExtra, ParameterError, StateError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
-Key = tuple[str | int, ...]
-FloatArray = NDArray[np.float64]
+Key: TypeAlias = tuple[str | int, ...]
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+#: The fields of each row of a release.
+Rows: TypeAlias = list[dict[str, Any]]
+#: A column, or how to work out a part of it when it is asked for.
+Column: TypeAlias = NDArray[Any] | Callable[[slice], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the record.
+
+    ``kind`` says what it holds; a field that is ``common`` has one value for all rows of a plan,
+    one that is ``steady`` rarely changes within a key; one that is ``optional`` may be unknown: NaN
+    in arrays, None in JSON and NULL in SQL.
+    """
+
+    name: str
+    kind: Literal["key", "integer", "number", "text", "texts"] = "number"
+    optional: bool = False
+    common: bool = False
+    steady: bool = False
+
+
+#: The record, in order.  ``sum`` to ``count`` are known for running sums and means.
+FIELDS: Final = (
+    Field("key", "key"),
+    Field("t", "integer"),
+    Field("name", "text"),
+    Field("value"),
+    Field("noise_std"),
+    Field("sum", optional=True),
+    Field("sum_noise_std", optional=True),
+    Field("mean", optional=True),
+    Field("mean_noise_std", optional=True),
+    Field("count", optional=True),
+    Field("clip_lower", optional=True, steady=True),
+    Field("clip_upper", optional=True, steady=True),
+    Field("clipped_share", optional=True, steady=True),
+    Field("noise_law", "text", common=True),
+    Field("post_processing", "texts", common=True),
+)
+#: Fields that are a number for each row, in the order of the record.
+NUMBERS: Final = tuple(field.name for field in FIELDS if field.kind == "number")
+
+
+def key_text(key: Key) -> str:
+    """The one way to write a key as text: compact JSON, in ASCII."""
+    return json.dumps(key, separators=(",", ":"))
+
+
+def key_shown(key: Key) -> str | int:
+    """A key as one cell of a table: its only part as it is, several parts as :func:`key_text`.
+
+    Different keys stay different.  Parts that a cell cannot hold or that look like JSON (text that
+    begins with ``[`` or has characters that cannot be printed, numbers beyond 64 bits) are shown as
+    JSON too.
+
+    Examples
+    --------
+    >>> key_shown(("north",)), key_shown((7,)), key_shown(("north", 7))
+    ('north', 7, '["north",7]')
+    """
+    if len(key) == 1:
+        (part,) = key
+        if isinstance(part, str):
+            if part.isprintable() and not part.startswith("["):
+                return part
+        elif -(2**63) <= part < 2**63:
+            return part
+    return key_text(key)
+
+
+def key_from_shown(shown: str | int) -> Key:
+    """The key that :func:`key_shown` gave."""
+    if isinstance(shown, str) and shown.startswith("["):
+        return tuple(json.loads(shown))
+    return (shown,)
 
 
 @lru_cache(maxsize=64)
@@ -40,7 +123,10 @@ def noise_deviations(confidence: float, law: str) -> float:
 
 
 class Release:
-    """One release: the noisy running sum and mean after ``t`` observations.
+    """One release: the event (key, t) with one row for each number of the statistic.
+
+    Attributes speak of the first row; ``release["0.9"]`` is another row by its name, and iterating
+    gives all rows as records.
 
     Attributes
     ----------
@@ -48,329 +134,519 @@ class Release:
         The stream's declared key.
     t : int
         Number of observations.
-    sum, sum_noise_std, mean, mean_noise_std : float
-        Noisy values and the standard deviation of their noise.  Clipping bias is not in it.
-    threshold, clip_lower : float
-        The clipping range in force: values were clipped to [clip_lower, threshold].
+    name : str
+        Which number this is: ``"mean"``, ``"sum"``, or a name of the statistic's own.
+    value, noise_std : float
+        The statistic, and the standard deviation of its noise.  Clipping bias is not in it.
+    sum, sum_noise_std, mean, mean_noise_std, count : float
+        Of running sums and means; NaN for other statistics.
+    clip_lower, clip_upper : float
+        The clipping range in force.
     clipped_share : float
         Estimated share of values beyond the range, from released counts; NaN where none are kept.
-    statistic : str
-        Which of them ``value`` and ``noise_std`` are.
     noise_law : str
         ``"laplace"`` or ``"gaussian"``.
     post_processing : tuple of str
-        What was done to the decoded sum, if anything.
+        What was done to the decoded numbers, if anything.
     """
 
-    __slots__ = (
-        "_unit_std",
-        "clip_lower",
-        "clipped_share",
-        "key",
-        "noise_law",
-        "post_processing",
-        "statistic",
-        "sum",
-        "t",
-        "threshold",
-    )
+    __slots__ = ("_rows", "key", "t")
 
     def __init__(
         self,
         key: Key,
         t: int,
-        sum: float,  # noqa: A002 - the public name
-        unit_std: float,
-        threshold: float,
-        clip_lower: float,
-        clipped_share: float,
-        statistic: str,
-        noise_law: str,
-        post_processing: tuple[str, ...] = (),
+        rows: Rows | tuple[Any, ...],
     ) -> None:
         self.key = key
         self.t = t
-        self.sum = sum
-        self._unit_std = unit_std
-        self.threshold = threshold
-        self.clip_lower = clip_lower
-        self.clipped_share = clipped_share
-        self.statistic = statistic
-        self.noise_law = noise_law
-        self.post_processing = post_processing
+        # The rows, or a function and its arguments: many releases are made, few are read.
+        self._rows = rows
 
     @property
-    def mean(self) -> float:
-        """Noisy average."""
-        return self.sum / self.t
+    def rows(self) -> Rows:
+        """The fields of each row but key and t, with NaN where a number is not known."""
+        rows = self._rows
+        if isinstance(rows, tuple):
+            make, *arguments = rows
+            self._rows = rows = make(*arguments)
+        return rows
 
-    @property
-    def sum_noise_std(self) -> float:
-        """Standard deviation of the noise in ``sum``."""
-        return self._unit_std * (self.threshold - self.clip_lower)
+    def __getattr__(self, name: str) -> Any:
+        """A field of the first row."""
+        if name in _OF_A_ROW:
+            return self.rows[0][name]
+        raise AttributeError(f"a release has no {name!r}")
 
-    @property
-    def mean_noise_std(self) -> float:
-        """Standard deviation of the noise in ``mean``."""
-        return self._unit_std / self.t * (self.threshold - self.clip_lower)
+    def __getitem__(self, name: str) -> Release:
+        """The row of this name, as a release of its own."""
+        for row in self.rows:
+            if row["name"] == name:
+                return Release(self.key, self.t, [row])
+        known = ", ".join(str(row["name"]) for row in self.rows)
+        raise ParameterError("name", f"one of {known}", name)
 
-    @property
-    def value(self) -> float:
-        """The plan's statistic."""
-        return self.mean if self.statistic == "mean" else self.sum
-
-    @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise in ``value``."""
-        return self.mean_noise_std if self.statistic == "mean" else self.sum_noise_std
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Noise interval: covers the statistic of the *clipped* values with this probability."""
+    def noise_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Covers the statistic of the *clipped* values with this probability: the noise alone."""
         reach = noise_deviations(confidence, self.noise_law) * self.noise_std
         return self.value - reach, self.value + reach
 
-    def to_record(self) -> dict[str, Any]:
-        """The record of JSON lines, with the same names."""
-        return {
-            "key": list(self.key),
-            "t": self.t,
-            "value": self.value,
-            "noise_std": self.noise_std,
-            "sum": self.sum,
-            "sum_noise_std": self.sum_noise_std,
-            "mean": self.mean,
-            "mean_noise_std": self.mean_noise_std,
-            "threshold": self.threshold,
-            "clip_lower": self.clip_lower,
-            "clipped_share": None if math.isnan(self.clipped_share) else self.clipped_share,
-            "statistic": self.statistic,
-            "noise_law": self.noise_law,
-            "post_processing": list(self.post_processing),
-        }
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The records: one mapping for each row, with the names of JSON lines and SQL."""
+        for row in self.rows:
+            yield {field.name: self._plain(row, field) for field in FIELDS}
 
-    def _fields(self) -> tuple[object, ...]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        if math.isnan(self.clipped_share):  # unknown equals unknown
-            fields["clipped_share"] = None
-        return tuple(fields.values())
+    def _plain(self, row: Mapping[str, Any], field: Field) -> Any:
+        if field.name == "key":
+            return list(self.key)
+        if field.name == "t":
+            return self.t
+        value = row[field.name]
+        if field.kind == "number" and not math.isfinite(value):
+            return None
+        return list(value) if field.kind == "texts" else value
 
     def __eq__(self, other: object) -> bool:
-        return self._fields() == other._fields() if isinstance(other, Release) else NotImplemented
+        return list(self) == list(other) if isinstance(other, Release) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._fields())
+        return hash((self.key, self.t))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Release, (self.key, self.t, list(self.rows))
 
     def __repr__(self) -> str:
-        low, high = self.interval(0.95)
-        name = f" of {self.key}" if self.key else ""
+        low, high = self.noise_interval(0.95)
+        of = f" of {self.key}" if self.key else ""
+        more = f" and {len(self.rows) - 1} more" if len(self.rows) > 1 else ""
         return (
-            f"Release({self.statistic}{name} at t={self.t}: {self.value:.6g}, "
-            f"95 % noise interval [{low:.6g}, {high:.6g}], clipped at {self.threshold:.6g})"
+            f"Release({self.name}{of} at t={self.t}: {self.value:.6g}{more}, "
+            f"95 % noise interval [{low:.6g}, {high:.6g}], clipped at {self.clip_upper:.6g})"
         )
 
+    if TYPE_CHECKING:
+        name: str
+        value: float
+        noise_std: float
+        sum: float
+        sum_noise_std: float
+        mean: float
+        mean_noise_std: float
+        count: float
+        clip_lower: float
+        clip_upper: float
+        clipped_share: float
+        noise_law: str
+        post_processing: tuple[str, ...]
 
-class ReleaseColumns(ABC):
-    """What follows from the columns of many releases, whatever stream each of them is of.
+
+_OF_A_ROW: Final = frozenset(field.name for field in FIELDS) - {"key", "t"}
+
+
+class Releases:
+    """Many releases of one plan, of one key or many, as columns; iterates as :class:`Release`.
+
+    ``releases.value``, ``releases.noise_std``, … are arrays with the first number of each release;
+    ``releases["0.9"]`` are the releases with another number alone.  ``len`` counts releases.
 
     **Privacy.** Post-processing.
+
+    Parameters
+    ----------
+    keys : tuple of keys
+        The distinct keys.
+    key_of : integer array
+        For each release the index of its key in ``keys``.
+    t : integer array
+        Number of observations of each release.
+    names : tuple of str
+        The rows of each release.
+    columns : mapping
+        By the names of :data:`NUMBERS`, an array with one entry for each row (the rows of a release
+        beside each other), or a function from a slice of rows to that part of it.  A column that is
+        left out is unknown.
+    noise_law, post_processing
+        As in :class:`Release`.
     """
 
-    t: NDArray[np.int64]
-    sum: FloatArray
-    threshold: FloatArray
-    clip_lower: FloatArray
-    clipped_share: FloatArray
-    statistic: str
-    noise_law: str
-    post_processing: tuple[str, ...]
+    __slots__ = ("_columns", "key_of", "keys", "names", "noise_law", "post_processing", "t")
 
-    if TYPE_CHECKING:  # a plain column in one class, worked out late in the other
+    def __init__(
+        self,
+        keys: tuple[Key, ...],
+        key_of: IntArray,
+        t: IntArray,
+        names: tuple[str, ...],
+        columns: Mapping[str, Column],
+        noise_law: str,
+        post_processing: tuple[str, ...] = (),
+    ) -> None:
+        self.keys, self.key_of, self.t, self.names = keys, key_of, t, names
+        self.noise_law, self.post_processing = noise_law, post_processing
+        self._columns: dict[str, Column] = dict(columns)
+        rows = len(t) * len(names)
+        lengths = {
+            name: len(column) for name, column in self._columns.items() if not callable(column)
+        }
+        if len(key_of) != len(t) or any(length != rows for length in lengths.values()):
+            raise ParameterError("columns", f"arrays of {rows} rows", lengths)
 
-        @property
-        def unit_std(self) -> FloatArray:
-            """Noise std of ``sum`` per unit of clipping range."""
+    # --- columns ---------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _keys(self) -> Iterable[Key]:
-        """The key of each release; may go on for ever if it is always the same."""
+    def rows(self, name: str) -> NDArray[Any]:
+        """A column with one entry for each row; NaN where a number is not known."""
+        if name == "t":
+            return self.t if len(self.names) == 1 else np.repeat(self.t, len(self.names))
+        if name == "name":
+            return np.tile(np.array(self.names), len(self.t))
+        if name not in NUMBERS:
+            raise AttributeError(f"releases have no column {name!r}")
+        column = self._columns.get(name)
+        if column is None or callable(column):
+            rows = len(self.t) * len(self.names)
+            column = np.full(rows, np.nan) if column is None else column(slice(0, rows))
+            self._columns[name] = column
+        return column
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """The first number of each release."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.rows(name)[:: len(self.names)]
+
+    def noise_interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """Noise intervals, as :meth:`Release.noise_interval`."""
+        reach = noise_deviations(confidence, self.noise_law) * self.noise_std
+        return self.value - reach, self.value + reach
 
     @property
     def common(self) -> dict[str, Any]:
         """What is the same for all of them, by name."""
-        return {
-            "statistic": self.statistic,
-            "noise_law": self.noise_law,
-            "post_processing": self.post_processing,
-        }
+        return {"noise_law": self.noise_law, "post_processing": self.post_processing}
 
-    @property
-    def mean(self) -> FloatArray:
-        """Noisy averages."""
-        return self.sum / self.t
-
-    @property
-    def sum_noise_std(self) -> FloatArray:
-        """Standard deviations of the noise in ``sum``."""
-        return self.unit_std * (self.threshold - self.clip_lower)
-
-    @property
-    def mean_noise_std(self) -> FloatArray:
-        """Standard deviations of the noise in ``mean``."""
-        return self.unit_std / self.t * (self.threshold - self.clip_lower)
-
-    @property
-    def value(self) -> FloatArray:
-        """The plan's statistic."""
-        return self.mean if self.statistic == "mean" else self.sum
-
-    @property
-    def noise_std(self) -> FloatArray:
-        """Standard deviations of the noise in ``value``."""
-        return self.mean_noise_std if self.statistic == "mean" else self.sum_noise_std
-
-    def interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """Noise intervals, as :meth:`Release.interval`."""
-        reach = noise_deviations(confidence, self.noise_law) * self.noise_std
-        return self.value - reach, self.value + reach
+    # --- releases --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.t)
 
     def __iter__(self) -> Iterator[Release]:
-        columns = (
-            self.t,
-            self.sum,
-            self.unit_std,
-            self.threshold,
-            self.clip_lower,
-            self.clipped_share,
+        numbers = [self.rows(name).tolist() for name in NUMBERS]
+        width = len(self.names)
+        for index, (key, t) in enumerate(zip(self.key_of.tolist(), self.t.tolist(), strict=True)):
+            rows = [
+                {
+                    "name": name,
+                    **{
+                        number: column[index * width + row]
+                        for number, column in zip(NUMBERS, numbers, strict=True)
+                    },
+                    **self.common,
+                }
+                for row, name in enumerate(self.names)
+            ]
+            yield Release(self.keys[key], t, rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Release: ...
+    @overload
+    def __getitem__(self, index: slice | str) -> Releases: ...
+    def __getitem__(self, index: int | slice | str) -> Release | Releases:
+        """One release, some of them, or one number of each by its name."""
+        if isinstance(index, str):
+            return self._named(index)
+        if isinstance(index, slice):
+            return self._part(*index.indices(len(self)))
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(index)
+        return next(iter(self._part(number, number + 1, 1)))
+
+    def _part(self, start: int, stop: int, stride: int) -> Releases:
+        width = len(self.names)
+        columns: dict[str, Column] = {}
+        for name, column in self._columns.items():
+            if stride == 1:
+                part = slice(start * width, max(start, stop) * width)
+                # Only what is asked for is worked out: of a long block often the last alone.
+                columns[name] = column(part) if callable(column) else column[part]
+            else:
+                whole = self.rows(name).reshape(-1, width)
+                columns[name] = whole[start : stop if stop >= 0 else None : stride].reshape(-1)
+        index = slice(start, stop if stop >= 0 else None, stride)
+        return Releases(
+            self.keys, self.key_of[index], self.t[index], self.names, columns, **self.common
         )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for (t, total, unit_std, threshold, lower, clipped_share), key in zip(
-            rows, self._keys(), strict=False
-        ):
-            yield Release(
-                key,
-                t,
-                total,
-                unit_std,
-                threshold,
-                lower,
-                clipped_share,
-                self.statistic,
-                self.noise_law,
-                self.post_processing,
-            )
+
+    def _named(self, name: str) -> Releases:
+        if name not in self.names:
+            raise ParameterError("name", f"one of {', '.join(self.names)}", name)
+        row, width = self.names.index(name), len(self.names)
+        columns = {number: self.rows(number)[row::width] for number in self._columns}
+        return Releases(self.keys, self.key_of, self.t, (name,), columns, **self.common)
+
+    def __repr__(self) -> str:
+        return (
+            f"Releases({len(self):,} of {', '.join(self.names[:3])}"
+            f"{', …' if len(self.names) > 3 else ''}, {len(self.keys):,} keys)"
+        )
+
+    # --- several together ------------------------------------------------------------------------
+
+    @staticmethod
+    def join(parts: Sequence[Releases], arrivals: Sequence[IntArray] | None = None) -> Releases:
+        """Releases of one plan that follow each other, or in the order of ``arrivals``.
+
+        ``arrivals`` has for each release of each part a number that grows with the order of
+        publication, as the index of the observation that completed it.  Equal numbers keep the
+        order of the parts, so that the result does not depend on how the input was cut into
+        blocks.  Keys come in the order in which they first appear.
+        """
+        if not parts:
+            raise ParameterError("parts", "at least one", parts)
+        first = parts[0]
+        for part in parts:
+            if (part.names, part.common) != (first.names, first.common):
+                raise ParameterError("parts", f"releases of one plan, {first.common}", part.common)
+        if len(parts) == 1 and arrivals is None:
+            return first
+        indices: dict[Key, int] = {}
+        key_of = np.concatenate(
+            [
+                np.array([indices.setdefault(key, len(indices)) for key in part.keys], np.int64)[
+                    part.key_of
+                ]
+                for part in parts
+            ]
+        )
+        t = np.concatenate([part.t for part in parts])
+        present = {name for part in parts for name in part._columns}
+        width = len(first.names)
+        if arrivals is None:
+            columns: dict[str, Column] = {
+                name: _joined(parts, name) for name in NUMBERS if name in present
+            }
+            keys = tuple(indices)
+        else:
+            order = np.argsort(np.concatenate(arrivals), kind="stable")
+            row_order = order
+            if width > 1:
+                row_order = (order[:, None] * width + np.arange(width)).reshape(-1)
+            columns = {
+                name: np.concatenate([part.rows(name) for part in parts])[row_order]
+                for name in NUMBERS
+                if name in present
+            }
+            t = t[order]
+            keys, key_of = _renumbered(tuple(indices), key_of[order])
+        return Releases(keys, key_of, t, first.names, columns, **first.common)
+
+    def compact(self) -> Releases:
+        """The same releases, knowing their own keys only; a slice knows those of the whole."""
+        keys, key_of = _renumbered(self.keys, self.key_of)
+        if len(keys) == len(self.keys):
+            return self
+        return Releases(keys, key_of, self.t, self.names, self._columns, **self.common)
+
+    def by_key(self, column: NDArray[Any]) -> NDArray[Any] | None:
+        """The value that a column of rows has for each key, or None if it changes within one."""
+        key_of = self.key_of if len(self.names) == 1 else np.repeat(self.key_of, len(self.names))
+        values = np.zeros(len(self.keys), column.dtype)
+        values[key_of] = column
+        bits = f"u{column.dtype.itemsize}"  # by their bits: unknown equals unknown
+        constant = np.array_equal(
+            values[key_of].view(bits), np.ascontiguousarray(column).view(bits)
+        )
+        return values if constant else None
+
+    # --- other forms -----------------------------------------------------------------------------
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a release, with the names of the record."""
+        """One row for each record, with its names."""
         try:
             import pandas as pd
         except ImportError:
             raise MissingExtra("pandas", "data") from None
-        names = [
-            "t",
-            "value",
-            "noise_std",
-            "sum",
-            "sum_noise_std",
-            "mean",
-            "mean_noise_std",
-            "threshold",
-            "clip_lower",
-            "clipped_share",
-        ]
-        return pd.DataFrame({name: getattr(self, name) for name in names})
+        width = len(self.names)
+        columns: dict[str, Any] = {}
+        for field in FIELDS:
+            if field.name == "key":
+                shown = [key[0] if len(key) == 1 else key for key in self.keys]
+                if self.keys not in ((), ((),)):
+                    texts = [shown[index] for index in self.key_of.tolist()]
+                    columns["key"] = [text for text in texts for _ in range(width)]
+            elif field.common:
+                value = self.common[field.name]
+                columns[field.name] = ", ".join(value) if field.kind == "texts" else value
+            else:
+                columns[field.name] = self.rows(field.name)
+        return pd.DataFrame(columns)
 
+    def to_arrow(self) -> pa.Table:
+        """One row for each record, with its names; unknown numbers are null."""
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise MissingExtra("pyarrow", "parquet") from None
+        width, rows = len(self.names), len(self) * len(self.names)
+        columns: dict[str, Any] = {}
+        for field in FIELDS:
+            if field.kind == "key":
+                shown = [key_shown(key) for key in self.keys]
+                if not all(isinstance(key, int) for key in shown):
+                    shown = list(map(str, shown))
+                columns[field.name] = pa.array(shown).take(np.repeat(self.key_of, width))
+            elif field.common:
+                value = self.common[field.name]
+                kind = pa.list_(pa.string()) if field.kind == "texts" else pa.string()
+                columns[field.name] = pa.array([value], kind).take(np.zeros(rows, np.int64))
+            else:
+                column = self.rows(field.name)
+                unknown = ~np.isfinite(column) if field.kind == "number" else None
+                columns[field.name] = pa.array(column, mask=unknown)
+        return pa.table(columns)
 
-@dataclass(frozen=True, eq=False)
-class Releases(ReleaseColumns):
-    """Many releases of one stream, as arrays; iterates as :class:`Release`.
+    def to_bytes(self) -> bytes:
+        """Everything, compactly: equal releases give equal bytes, whatever other keys they know.
 
-    ``t``, ``sum`` and the derived ``mean``, ``value``, ``noise_std``, … are arrays of one length.
-    """
-
-    key: Key
-    t: NDArray[np.int64]
-    sum: FloatArray
-    unit_std_or_later: FloatArray | Callable[[slice], FloatArray] = field(repr=False)
-    threshold: FloatArray
-    clip_lower: FloatArray
-    clipped_share: FloatArray
-    statistic: str
-    noise_law: str
-    post_processing: tuple[str, ...] = ()
-
-    @cached_property
-    def unit_std(self) -> FloatArray:
-        """Noise std of ``sum`` per unit of clipping range; worked out when it is asked for."""
-        return self._unit_std_in(slice(None))
-
-    def _unit_std_in(self, place: slice) -> FloatArray:
-        known = self.unit_std_or_later
-        return known(place) if callable(known) else known[place]
-
-    def _keys(self) -> Iterable[Key]:
-        return repeat(self.key)
-
-    @overload
-    def __getitem__(self, place: int) -> Release: ...
-    @overload
-    def __getitem__(self, place: slice) -> Releases: ...
-    def __getitem__(self, place: int | slice) -> Release | Releases:
-        """One release, or some of them."""
-        if isinstance(place, slice):
-            return Releases(
-                self.key,
-                self.t[place],
-                self.sum[place],
-                self._unit_std_in(place),
-                self.threshold[place],
-                self.clip_lower[place],
-                self.clipped_share[place],
-                self.statistic,
-                self.noise_law,
-                self.post_processing,
-            )
-        return Release(
-            self.key,
-            int(self.t[place]),
-            float(self.sum[place]),
-            float(self._unit_std_in(slice(place, place + 1 or None))[0]),
-            float(self.threshold[place]),
-            float(self.clip_lower[place]),
-            float(self.clipped_share[place]),
-            self.statistic,
-            self.noise_law,
-            self.post_processing,
-        )
+        The layout: ``rilletRT``, version and length of the header as unsigned 32-bit numbers, the
+        header in JSON, the arrays that it lists, the CRC-32 of all before it; all little-endian.
+        A column that never changes within a key is stored once for each key, and one that equals
+        another by its name.
+        """
+        keys, key_of = _renumbered(self.keys, self.key_of)
+        own = Releases(keys, key_of, self.t, self.names, self._columns, **self.common)
+        listed: list[tuple[str, str, str]] = []
+        arrays: list[bytes] = []
+        seen = {own.rows("t").astype("<f8").tobytes(): "t"}
+        for name in ("key_of", "t"):
+            column = getattr(own, name) if name == "key_of" else own.t
+            kind = np.min_scalar_type(int(column.max(initial=0))).newbyteorder("<").str
+            listed.append((name, kind, "release"))
+            arrays.append(column.astype(kind).tobytes())
+        for name in NUMBERS:
+            if name not in self._columns:
+                continue
+            column = np.ascontiguousarray(own.rows(name), "<f8")
+            short = own.by_key(column)
+            content = (column if short is None else short).tobytes()
+            if content in seen:
+                listed.append((name, "same", seen[content]))
+                continue
+            seen[content] = name
+            listed.append((name, "<f8", "row" if short is None else "key"))
+            arrays.append(content)
+        header = json.dumps(
+            {
+                "releases": len(own),
+                "keys": keys,
+                "names": self.names,
+                **self.common,
+                "columns": listed,
+            },
+            separators=(",", ":"),
+        ).encode("ascii")
+        content = b"".join([_MAGIC, _START.pack(_VERSION, len(header)), header, *arrays])
+        return content + _CHECK.pack(zlib.crc32(content))
 
     @staticmethod
-    def join(parts: list[Releases]) -> Releases:
-        """Releases of one stream that follow each other."""
-        if len(parts) == 1:
-            return parts[0]
-        first = parts[0]
+    def from_bytes(content: bytes) -> Releases:
+        """What :meth:`to_bytes` wrote, exactly.
+
+        Raises
+        ------
+        StateError
+            If the bytes are damaged, or of a version that this one does not know.
+        """
+        start = len(_MAGIC) + _START.size
+        if content[: len(_MAGIC)] != _MAGIC or len(content) < start + _CHECK.size:
+            raise StateError(
+                "stored releases: expected bytes that begin with rilletRT, found others; "
+                "restore them from a backup"
+            )
+        version, size = _START.unpack_from(content, len(_MAGIC))
+        if version != _VERSION:
+            raise StateError(
+                f"stored releases: expected version {_VERSION}, found {version}; "
+                "read them with the version of rillet that wrote them, or with a later one"
+            )
+        end = len(content) - _CHECK.size
+        if zlib.crc32(memoryview(content)[:end]) != _CHECK.unpack_from(content, end)[0]:
+            raise StateError(
+                "stored releases: expected what was written, found other bytes (the check sum "
+                "differs); restore them from a backup"
+            )
+        header = json.loads(content[start : start + size])
+        keys, names = tuple(map(tuple, header["keys"])), tuple(header["names"])
+        count, offset = header["releases"], start + size
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, kind, by in header["columns"]:
+            if kind == "same":
+                same = arrays[by] if by != "t" else np.repeat(arrays["t"], len(names))
+                arrays[name] = same.astype(np.float64, copy=False)
+                continue
+            rows = {"release": count, "row": count * len(names), "key": len(keys)}[by]
+            found = np.frombuffer(content, kind, rows, offset)
+            offset += found.nbytes
+            if by == "key":
+                found = found[np.repeat(arrays["key_of"], len(names))]
+            arrays[name] = found.astype(np.int64 if by == "release" else np.float64)
         return Releases(
-            first.key,
-            np.concatenate([part.t for part in parts]),
-            np.concatenate([part.sum for part in parts]),
-            _joined_unit_std(parts),
-            np.concatenate([part.threshold for part in parts]),
-            np.concatenate([part.clip_lower for part in parts]),
-            np.concatenate([part.clipped_share for part in parts]),
-            first.statistic,
-            first.noise_law,
-            first.post_processing,
+            keys,
+            arrays.pop("key_of"),
+            arrays.pop("t"),
+            names,
+            arrays,
+            header["noise_law"],
+            tuple(header["post_processing"]),
         )
 
+    if TYPE_CHECKING:
+        value: FloatArray
+        noise_std: FloatArray
+        sum: FloatArray
+        sum_noise_std: FloatArray
+        mean: FloatArray
+        mean_noise_std: FloatArray
+        count: FloatArray
+        clip_lower: FloatArray
+        clip_upper: FloatArray
+        clipped_share: FloatArray
 
-def _joined_unit_std(parts: list[Releases]) -> Callable[[slice], FloatArray]:
-    """The noise of several parts, worked out when it is asked for; cheap for the last alone."""
 
-    def unit_std(place: slice) -> FloatArray:
-        if place == slice(-1, None) and len(parts[-1]):
-            return parts[-1]._unit_std_in(place)
-        return np.concatenate([part.unit_std for part in parts])[place]
+_MAGIC = b"rilletRT"
+_VERSION = 1
+#: After the magic: version, length of the header.
+_START = struct.Struct("<II")
+_CHECK = struct.Struct("<I")
 
-    return unit_std
+
+def _joined(parts: Sequence[Releases], name: str) -> Column:
+    """A column of several parts, worked out when it is asked for; cheap for the end alone."""
+
+    def column(part: slice) -> NDArray[Any]:
+        last = parts[-1]
+        rows = sum(len(each.t) for each in parts) * len(last.names)
+        start = rows - len(last.t) * len(last.names)
+        known = last._columns.get(name)
+        if part.start >= start and callable(known):
+            return known(slice(part.start - start, part.stop - start))
+        return np.concatenate([each.rows(name) for each in parts])[part]
+
+    return column
+
+
+def _renumbered(keys: tuple[Key, ...], key_of: IntArray) -> tuple[tuple[Key, ...], IntArray]:
+    """The keys that appear, in the order in which they do."""
+    unseen = len(key_of)
+    first = np.full(len(keys), unseen)
+    first[key_of[::-1]] = np.arange(unseen)[::-1]  # the last assignment is the first appearance
+    order = np.argsort(first, kind="stable")[: int(np.count_nonzero(first < unseen))]
+    new = np.empty(len(keys), np.int64)
+    new[order] = np.arange(len(order))
+    return tuple(keys[index] for index in order.tolist()), new[key_of]
+
+
+def iterate_records(releases: Iterable[Release]) -> Iterator[dict[str, Any]]:
+    """All records of some releases."""
+    for release in releases:
+        yield from release

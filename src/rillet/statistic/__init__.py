@@ -1,33 +1,9 @@
-"""Statistics: what a release reports as its ``value``.  All are post-processing of noisy sums."""
+"""Statistics: what is asked of a stream, with both ends: contribution and record."""
 
-from __future__ import annotations
+from rillet.registry import Registry
+from rillet.statistic.base import Lattice, Range, Statistic, Totals
+from rillet.statistic.running import Mean, Running, Sum
 
-from abc import ABC
-from dataclasses import dataclass
-from typing import ClassVar
+STATISTICS = Registry("a statistic", "rillet.statistics", {kind.name: kind for kind in (Mean, Sum)})
 
-
-class Statistic(ABC):
-    """A public, frozen description; the subclasses are frozen dataclasses."""
-
-    #: Tag in JSON.
-    name: ClassVar[str]
-
-
-@dataclass(frozen=True)
-class Mean(Statistic):
-    """The running average: noisy sum divided by the public number of observations."""
-
-    name: ClassVar[str] = "mean"
-
-
-@dataclass(frozen=True)
-class Sum(Statistic):
-    """The running sum."""
-
-    name: ClassVar[str] = "sum"
-
-
-STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Mean, Sum)}
-
-__all__ = ["STATISTICS", "Mean", "Statistic", "Sum"]
+__all__ = ["STATISTICS", "Lattice", "Mean", "Range", "Running", "Statistic", "Sum", "Totals"]
