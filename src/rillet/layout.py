@@ -1,29 +1,35 @@
 """A plan worked out: everything a stream needs, from public numbers alone.
 
-The first ``lag`` observations are the *opening*: they pay for the threshold and are released with
-what is left of the promise.  The others go through the *main* mechanism.  They hold different
-observations, so the total is the worse of the two (PAK, section III).  Where the threshold is
-learned again, the main part has several *epochs*: an observation pays for the look at its epoch's
-end, and enters the main mechanism on fewer steps, so that both together keep the promise.
+The first ``lag`` observations are the *warm-up*: they pay for learning the clipping range and are
+released with what is left of the promise.  The others go through the *main* mechanism.  They hold
+different observations, so the total is the worse of the two (PAK, section III).  Where the range is
+learned again, the main part has several *segments*: an observation pays for the look at its
+segment's end, and enters the main mechanism on fewer steps, so that both together keep the promise.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray
 from rillet.privacy import Charges, Cost, Event, Guarantee
-from rillet.statistic import Statistic
-from rillet.strategy import Mechanism
-from rillet.threshold import FixedThreshold, Outlook, Range, RefreshingThreshold, Threshold
+from rillet.statistic import Range, Statistic, Totals
+from rillet.strategy import Mechanism, Strategy
+from rillet.threshold import FixedThreshold, Outlook, Threshold
 
+#: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
+#: changes what is released; a test pins releases of every mechanism under it.
+MECHANISM_VERSION: Final = 1
 #: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys; with more than some thousand of them fewer, since stored state
@@ -35,7 +41,7 @@ _DRAWN_AHEAD_IN_ALL: Final = 2**20
 
 @dataclass(frozen=True)
 class LookNoise:
-    """Noise on the tally of some observations, and what it costs each of them."""
+    """Noise on the counts of some observations, and what it costs each of them."""
 
     observations: int
     scale: float
@@ -44,7 +50,7 @@ class LookNoise:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class Segment:
     """Observations ``first … last``, with one clipping range cut into ``steps`` steps.
 
     ``cost`` is what the main mechanism costs each of them; ``look`` is what they pay besides.
@@ -69,14 +75,6 @@ class SharedThreshold:
     bounds: Range
     budget: Fraction
     cost: Cost
-    look: LookNoise | None = None
-
-    @property
-    def centre_budget(self) -> Fraction:
-        """What finding the centre of a range with two sides takes of the budget."""
-        if isinstance(self.threshold, RefreshingThreshold):
-            return self.budget * self.threshold.centre_share
-        return Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -96,12 +94,10 @@ class Layout:
     backfill: bool
     threshold: Threshold
     threshold_budget: Fraction
-    opening: Mechanism | None
-    opening_look: LookNoise | None
+    warm_up: Mechanism | None
     main: Mechanism | None
-    epochs: tuple[Epoch, ...]
+    segments: tuple[Segment, ...]
     statistic: Statistic
-    digest: bytes = field(repr=False)
     #: Number of declared keys, each with a stream of this layout; 0 for a stream without a key.
     keys: int = 0
     shared: SharedThreshold | None = None
@@ -112,7 +108,7 @@ class Layout:
                 "lag", "a positive lag exactly when the threshold is learned", self.lag
             )
 
-    @property
+    @cached_property
     def declared_range(self) -> Range | None:
         """The clipping range, where it is public from the start."""
         if isinstance(self.threshold, FixedThreshold):
@@ -120,21 +116,56 @@ class Layout:
         return None
 
     def with_range(self, learned: Range) -> Layout:
-        """The layout of each key's stream, once the shared range is known."""
-        return replace(self, bounds=learned)
+        """The layout of each key's stream, once the shared range is known: the same mechanism."""
+        known = replace(self, bounds=learned)
+        known.__dict__["mechanism"] = self.mechanism
+        return known
 
-    @property
-    def centre_budget(self) -> Fraction:
-        """What finding the centre of a range with two sides takes of the threshold's budget."""
-        if isinstance(self.threshold, RefreshingThreshold):
-            return self.threshold_budget * self.threshold.centre_share
-        return Fraction(0)
+    # --- which mechanism it is -----------------------------------------------------------------
+
+    @cached_property
+    def mechanism(self) -> dict[str, Any]:
+        """Everything that determines a release, apart from data, secret and key: public, JSON.
+
+        Whatever is changed here, in a calibration, a schedule, a constant or the version of a part,
+        makes another mechanism, whose noise has nothing to do with this one's.
+        """
+        shared = self.shared
+        return {
+            "version": MECHANISM_VERSION,
+            "epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "lower": self.bounds.lower,
+            "upper": self.bounds.upper,
+            "length": self.length,
+            "every": self.every,
+            "lag": self.lag,
+            "backfill": self.backfill,
+            "statistic": _identity(self.statistic),
+            "threshold": _identity(self.threshold),
+            "threshold_budget": str(self.threshold_budget),
+            "warm_up": None if self.warm_up is None else _calibrated(self.warm_up),
+            "main": None if self.main is None else _calibrated(self.main),
+            "segments": [
+                [part.last, part.steps, None if part.look is None else part.look.scale]
+                for part in self.segments
+            ],
+            "ratchet_every": self.ratchet_every,
+            "shared": None
+            if shared is None
+            else [_identity(shared.threshold), shared.observations, str(shared.budget)],
+        }
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of :attr:`mechanism`: the noise is keyed by it."""
+        return hashlib.sha256(json.dumps(self.mechanism, sort_keys=True).encode()).digest()
 
     # --- public times ----------------------------------------------------------------------------
 
     @property
-    def opening_every(self) -> int:
-        """Observations in a leaf of the opening: all of them, unless they are backfilled."""
+    def warm_up_every(self) -> int:
+        """Observations in a leaf of the warm-up: all of them, unless they are backfilled."""
         return self.every if self.backfill else self.lag
 
     def leaf_of(self, t: int) -> int:
@@ -163,25 +194,19 @@ class Layout:
     def ratchet_steps(self, leaf: int) -> int:
         """Steps that the secret has taken once ``leaf`` leaves are complete.
 
-        One at the end of the opening, one after each ``ratchet_every`` leaves, one at the end.
+        One at the end of the warm-up, one after each ``ratchet_every`` leaves, one at the end.
         """
         every = self.ratchet_every
         ended = self.main is not None and leaf == self.main.leaves and leaf % every > 0
         return 1 + leaf // every + ended
 
     @cached_property
-    def _epoch_ends(self) -> tuple[int, ...]:
-        return tuple(epoch.last for epoch in self.epochs)
+    def _segment_ends(self) -> tuple[int, ...]:
+        return tuple(segment.last for segment in self.segments)
 
-    def epoch_at(self, t: int) -> Epoch:
-        """Epoch that observation ``t`` (after the lag) belongs to."""
-        return self.epochs[bisect_left(self._epoch_ends, t)]
-
-    def look_at(self, t: int) -> LookNoise:
-        """The look after observation ``t``."""
-        look = self.opening_look if t == self.lag else self.epoch_at(t).look
-        assert look is not None
-        return look
+    def segment_at(self, t: int) -> Segment:
+        """Segment that observation ``t`` (after the lag) belongs to."""
+        return self.segments[bisect_left(self._segment_ends, t)]
 
     def outlook(self, t: int) -> Outlook:
         """What is still to come after the look at ``t``: public numbers for the next range.
@@ -189,7 +214,7 @@ class Layout:
         A range is chosen for the stream's end; where no end is known, for four times the next
         look, when it will have been chosen again twice.
         """
-        until = self.length if t >= self.length else self.epoch_at(t + 1).last
+        until = self.length if t >= self.length else self.segment_at(t + 1).last
         horizon = self.length if self.length_is_known else min(self.length, 4 * until)
         variance = 0.0
         if self.main is not None and self.length_is_known:
@@ -197,7 +222,7 @@ class Layout:
         elif self.main is not None:
             leaf = max(1, self.complete_leaves(horizon) - 1)  # not a round number
             variance = float(self.main.unit_variance(leaf)[0])
-        last_steps = self.epochs[-1].steps if self.epochs else 1
+        last_steps = self.segments[-1].steps if self.segments else 1
         whole_steps = last_steps if self.main is None else self.main.steps
         return Outlook(
             length=horizon,
@@ -209,34 +234,34 @@ class Layout:
     # --- accuracy --------------------------------------------------------------------------------
 
     @cached_property
-    def opening_unit_variance(self) -> float:
+    def warm_up_unit_variance(self) -> float:
         """Noise variance of the sum of the first ``lag``, per unit of clipping range squared."""
-        if self.opening is None:
+        if self.warm_up is None:
             return 0.0
-        return float(self.opening.unit_variance(self.opening.leaves)[0])
+        return float(self.warm_up.unit_variance(self.warm_up.leaves)[0])
 
     def unit_std(self, leaves: IntArray, weights: tuple[float, ...] = ()) -> FloatArray:
-        """Noise std of the running sum at leaves of one epoch, per unit of its clipping range.
+        """Noise std of a running total at leaves of one segment, per unit of the range it spans.
 
-        ``weights`` is what a lattice unit was worth in each epoch so far, the leaves' own last;
+        ``weights`` is the width of a grid step in each segment so far, the leaves' own last;
         with fewer than two the range has not changed and they are not needed.
         """
         main = self.main
         assert main is not None
         if len(weights) < 2:
-            finer = (main.steps / self.epochs[0].steps) ** 2
+            finer = (main.steps / self.segments[0].steps) ** 2
             variance = main.unit_variance(leaves)
             variance *= finer
-            variance += self.opening_unit_variance
+            variance += self.warm_up_unit_variance
             return np.sqrt(variance, out=variance)
         return self._changing_unit_std(main, leaves, weights)
 
     def _changing_unit_std(
         self, main: Mechanism, leaves: IntArray, weights: tuple[float, ...]
     ) -> FloatArray:
-        """Error = w_J·E(t) + Σ_j (w_j − w_{j+1})·E(T_j), T_j the last leaf of epoch j."""
+        """Error = w_J·E(t) + Σ_j (w_j − w_{j+1})·E(T_j), T_j the last leaf of segment j."""
         now = len(weights) - 1
-        ends = np.array([self.complete_leaves(self.epochs[j].last) for j in range(now)])
+        ends = np.array([self.complete_leaves(self.segments[j].last) for j in range(now)])
         change = np.array(weights[:-1]) - np.array(weights[1:])
         covariance, count = main.strategy.covariance, main.leaves
         variance = weights[-1] ** 2 * main.strategy.weights(count, leaves)
@@ -245,45 +270,65 @@ class Layout:
         among = covariance(count, np.minimum.outer(ends, ends), np.maximum.outer(ends, ends))
         variance += change @ among @ change
         variance *= main.node_variance
-        opening_width = weights[0] * self.epochs[0].steps
-        variance += self.opening_unit_variance * opening_width**2
-        return np.sqrt(np.maximum(variance, 0.0)) / (weights[-1] * self.epochs[now].steps)
+        warm_up_width = weights[0] * self.segments[0].steps
+        variance += self.warm_up_unit_variance * warm_up_width**2
+        return np.sqrt(np.maximum(variance, 0.0)) / (weights[-1] * self.segments[now].steps)
 
-    def unit_std_at(self, t: int) -> float:
-        """Noise std of the running sum released at ``t`` or last before it, per unit of range.
+    def unit_std_at(self, t: Any) -> Any:
+        """Noise std of the running total released at ``t`` or last before it, per unit of range.
 
-        Where the range may change, as if it did not.
+        Where the range may change, as if it did not.  Of a number or of an array.
         """
-        if not 1 <= t <= self.length:
-            raise ParameterError("t", f"an observation number from 1 to {self.length:,}", t)
-        if t < self.lag + (self.every if not self.lag else 0) and t != self.length:
-            first = self.lag or self.every
-            raise ParameterError("t", f"at least {first:,}, where the first release is", t)
-        leaf = self.complete_leaves(t) if t > self.lag else 0
-        if leaf == 0:
-            return float(np.sqrt(self.opening_unit_variance))
-        return float(self.unit_std(np.array([leaf]))[0])
+        times = np.asarray(t)
+        first = min(self.first_release, self.length)
+        if times.dtype.kind not in "iu" or not np.all((first <= times) & (times <= self.length)):
+            raise ParameterError(
+                "t",
+                f"an observation number from {first:,}, the first release, to {self.length:,}",
+                t,
+            )
+        leaves = (times - self.lag) // self.every
+        leaves = np.where(times == self.length, self.complete_leaves(self.length), leaves)
+        in_main = (times > self.lag) & (leaves > 0)
+        unit = np.full(times.shape, np.sqrt(self.warm_up_unit_variance))
+        if in_main.any():
+            unit[in_main] = self.unit_std(leaves[in_main])
+        return unit if unit.ndim else float(unit)
 
     @property
+    def first_release(self) -> int:
+        """Observation number of the first release."""
+        return self.lag or min(self.every, self.length)
+
+    def noise_std_at(self, t: Any, clipping: Range) -> Any:
+        """Noise std of the statistic's first number at ``t``, as if the range never changed.
+
+        Of a number or of an array.
+        """
+        unit, spans = self.unit_std_at(t), self.statistic.spans(clipping)
+        widths = tuple(span.width for span in spans)
+        totals = Totals(t, (0.0,) * len(spans), lambda: (unit,) * len(spans), widths)
+        std = np.ravel(self.statistic.numbers(totals)["noise_std"]())[:: len(self.statistic.names)]
+        return std.reshape(np.shape(t)) if np.ndim(t) else float(std[0])
+
+    @cached_property
     def noise_law(self) -> str:
         """``"gaussian"`` when all noise is, else ``"laplace"``."""
-        parts = [part for part in (self.opening, self.main) if part is not None]
+        parts = [part for part in (self.warm_up, self.main) if part is not None]
         return "gaussian" if all(p.strategy.law == "gaussian" for p in parts) else "laplace"
 
-    @property
+    @cached_property
     def post_processing(self) -> tuple[str, ...]:
         """What is done to a decoded sum."""
-        if isinstance(self.threshold, RefreshingThreshold) and self.threshold.corrects:
-            return ("estimated clipped mass added back",)
-        return ()
+        return ("estimated clipped mass added back",) if self.threshold.corrects else ()
 
     # --- what it costs ---------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
         """Everything that is charged, with the observations that pay for it.
 
-        Observations of the opening are charged when the last of them arrives, before anything is
-        drawn; those of an epoch when its first arrives, for the whole epoch at once.
+        Observations of the warm-up are charged when the last of them arrives, before anything is
+        drawn; those of a segment when its first arrives, for the whole segment at once.
         """
         events = []
         lag = self.lag
@@ -291,25 +336,19 @@ class Layout:
             # Which observations of a key were among the first of all is not followed up: all pay.
             label = f"threshold of all keys ({self.shared.threshold.name})"
             events.append(Event(label, self.shared.cost, 1, None))
-        if self.centre_budget:
-            events.append(Event("centre of the range", Cost.pure(self.centre_budget), 1, lag, lag))
-        if self.opening_look is not None:
-            label = f"threshold ({self.threshold.name})"
-            events.append(Event(label, self.opening_look.cost, 1, lag, lag))
-        elif lag:
+        if self.warm_up is not None:
             cost = self.threshold.cost(self.threshold_budget, self.guarantee.delta)
             events.append(Event(f"threshold ({self.threshold.name})", cost, 1, lag, lag))
-        if self.opening is not None:
-            label = f"sum of the first {lag:,} ({self._describe(self.opening)})"
-            events.append(Event(label, self.opening.cost, 1, lag, lag))
-        for epoch in self.epochs:
+            label = f"sum of the first {lag:,} ({self._describe(self.warm_up)})"
+            events.append(Event(label, self.warm_up.cost, 1, lag, lag))
+        for segment in self.segments:
             assert self.main is not None
-            known = self.length_is_known or epoch is not self.epochs[-1]
-            last = epoch.last if known else None
+            known = self.length_is_known or segment is not self.segments[-1]
+            last = segment.last if known else None
             label = f"running sum ({self._describe(self.main)})"
-            events.append(Event(label, epoch.cost, epoch.first, last))
-            if epoch.look is not None:
-                events.append(Event("threshold again", epoch.look.cost, epoch.first, last))
+            events.append(Event(label, segment.cost, segment.first, last))
+            if segment.look is not None:
+                events.append(Event("threshold again", segment.look.cost, segment.first, last))
         return events
 
     @staticmethod
@@ -326,3 +365,42 @@ class Layout:
         """What the worst-off observation pays."""
         worst = self.charges().worst()
         return Cost() if worst is None else worst.cost
+
+
+def _identity(part: Statistic | Threshold | Strategy) -> dict[str, Any]:
+    """A part of another package is known by its class, and by the version that it declares."""
+    kind = type(part)
+    return {
+        "kind": part.name,
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "version": part.version,
+        **asdict(part),  # type: ignore[call-overload]
+    }
+
+
+def _calibrated(mechanism: Mechanism) -> dict[str, Any]:
+    return {
+        "strategy": _identity(mechanism.strategy),
+        "constants": list(mechanism.strategy.constants(mechanism.leaves)),
+        "leaves": mechanism.leaves,
+        "steps": mechanism.steps,
+        "scale": mechanism.scale,
+        "width": mechanism.width,
+    }
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two mechanisms, in words; at most three things."""
+    found = []
+    for name in dict.fromkeys([*was, *now]):
+        before, after = was.get(name), now.get(name)
+        if isinstance(before, dict) and isinstance(after, dict) and before != after:
+            inner = differences(before, after).split("; ")
+            found += [f"{name}.{part}" for part in inner]
+        elif before != after:
+            shown = [
+                "something else" if isinstance(value, list | dict) else value
+                for value in (before, after)
+            ]
+            found.append(f"{name} was {shown[0]}, is {shown[1]}")
+    return "; ".join(found[:3])

@@ -1,58 +1,70 @@
 """The heart of a stream: one pure step, ``(state, block) → (state, releases)``.
 
-:class:`rillet.Stream`, many keys, a service and a cluster all wrap this one function.
+Streams in memory, on disk, in a service and on a cluster all wrap this one function.
 
-A stream has an *opening*, the first ``lag`` observations, from which the clipping range is learned,
-and *epochs* after it.  One strategy runs through all epochs in lattice units; what a unit is worth
-may change from epoch to epoch, when the range is learned again at public times.
+A stream has a *warm-up*, the first ``lag`` observations, from which the clipping range is learned,
+and *segments* after it.  One strategy runs through all segments in grid steps; the width of a
+step may change from segment to segment, when the range is learned again at public times.
+
+A leaf is an integer vector, as wide as the statistic needs.  Each of its columns runs through the
+strategy with nodes and noise of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.gather.grid import Grid
-from rillet.layout import Epoch, Layout, LookNoise
+from rillet.layout import Layout, LookNoise, Segment
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
-from rillet.release import Key, Release, Releases
+from rillet.release import NUMBERS, Column, Key, Release, Releases
+from rillet.statistic import Range, Statistic, Totals
 from rillet.strategy.base import Levels, State
-from rillet.threshold import Look, Range, RefreshingThreshold
+from rillet.threshold import Look
+
+#: One entry for each column of a leaf.
+States: TypeAlias = tuple[State, ...]
 
 
 @dataclass(frozen=True)
-class Segment:
-    """From where an epoch counts on: public, since it holds released numbers only.
+class Anchor:
+    """From where a segment counts on: public, since it holds released numbers only.
 
-    ``after`` observations had the sum ``sum`` and the decoded prefix ``prefix`` (lattice units);
-    clipping is estimated to have removed ``removed`` by then, and ``removed_each`` from every
-    observation since.
+    ``after`` observations had the totals ``sums`` and the decoded prefixes ``prefixes`` (lattice
+    units), one for each column; clipping is estimated to have removed ``removed`` by then, and
+    ``removed_each`` from every observation since.
     """
 
     range: Range
     after: int = 0
-    sum: float = 0.0
-    prefix: float = 0.0
+    sums: tuple[float, ...] = (0.0,)
+    prefixes: tuple[float, ...] = (0.0,)
     removed: float = 0.0
     removed_each: float = 0.0
     clipped_share: float = float("nan")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether there is mass to add back."""
+        return bool(self.removed or self.removed_each)
 
 
 @dataclass(frozen=True)
 class Ahead:
     """Noise up to the next ratchet step, drawn before its key was destroyed.
 
-    ``nodes`` is the noise of the leaves from ``first_leaf`` on, ``looks`` that of the tallies of
-    looks until then, by their time.
+    ``nodes`` is the noise of the leaves from ``first_leaf`` on, for each column; ``looks`` that of
+    the counts of looks until then, by their time.
     """
 
     first_leaf: int
-    nodes: IntArray = field(repr=False)
+    nodes: tuple[IntArray, ...] = field(repr=False)
     looks: dict[int, IntArray] = field(repr=False)
 
 
@@ -60,34 +72,33 @@ class Ahead:
 class StreamState:
     """All that a stream remembers.  Holds unreleased data: protect it as the data themselves.
 
-    ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_tally`` the counts
-    from which the range will be learned again; the encoder holds exact sums of open nodes only,
-    the decoder noisy values only.  ``looks`` are the released tallies, ``centre`` the released
-    point that they are taken around, ``weights`` what a lattice unit was worth in each epoch.
+    ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_counts`` the counts
+    from which the range will be learned again; the encoders hold exact sums of open nodes only,
+    the decoders noisy values only.  ``looks`` are released measurements, ``weights`` the width
+    of a grid step in each segment, for each column.
 
     ``ahead`` is set where the key in force has been destroyed already: the noise that was still to
-    be drawn from it.  ``secret`` is then that of the next ratchet step, ``process`` the state that
-    the noise process will have there.
+    be drawn from it.  ``secret`` is then that of the next ratchet step, ``processes`` the states
+    that the noise processes will have there.
     """
 
     t: int
     secret: Secret = field(repr=False)
     raw_buffer: tuple[FloatArray, ...] = field(default=(), repr=False)
-    segment: Segment | None = None
-    exact_partial: int = field(default=0, repr=False)
-    exact_tally: IntArray | None = field(default=None, repr=False)
+    anchor: Anchor | None = None
+    exact_partial: tuple[int, ...] = field(default=(0,), repr=False)
+    exact_counts: IntArray | None = field(default=None, repr=False)
     looks: tuple[Look, ...] = field(default=(), repr=False)
     ranges: tuple[Range, ...] = ()
-    centre: float | None = None
-    weights: tuple[float, ...] = ()
-    encoder: State = field(default=(), repr=False)
-    decoder: State = field(default=(), repr=False)
-    process: State = field(default=(), repr=False)
+    weights: tuple[tuple[float, ...], ...] = ()
+    encoders: States = field(default=(), repr=False)
+    decoders: States = field(default=(), repr=False)
+    processes: States = field(default=(), repr=False)
     ahead: Ahead | None = field(default=None, repr=False)
     latest: Release | None = None
     backfill: Releases | None = field(default=None, repr=False)
-    #: Noise under the current key: derived from the secret, never stored.
-    levels: Levels | None = field(default=None, repr=False, compare=False)
+    #: Noise under the current key, by column: derived from the secret, never stored.
+    levels: tuple[Levels, ...] | None = field(default=None, repr=False, compare=False)
 
     def but(self, **changes: Any) -> StreamState:
         """As ``dataclasses.replace``, ten times faster: many keys change their states often."""
@@ -98,10 +109,14 @@ class StreamState:
 
 def start(layout: Layout, secret: Secret) -> StreamState:
     """State before the first observation.  ``secret`` is the stream's own."""
-    state = StreamState(t=0, secret=secret)
+    width = layout.statistic.width
+    state = StreamState(t=0, secret=secret, exact_partial=(0,) * width)
     if layout.declared_range is None:
         return state
-    return _begin_main(layout, state.but(segment=Segment(layout.declared_range)))
+    zero = (0.0,) * width
+    return _begin_main(
+        layout, state.but(anchor=Anchor(layout.declared_range, sums=zero, prefixes=zero))
+    )
 
 
 def step(
@@ -114,11 +129,7 @@ def step(
     a replay gives the same releases.  Nothing depends on the values before the noise.
     """
     if state.t + len(raw_block) > layout.length:
-        raise StreamEnded(
-            f"length: this plan promises at most {layout.length:,} observations, and this block "
-            f"would bring {state.t + len(raw_block):,}; nothing of the block was absorbed. "
-            "Open a new stream, or plan with a larger length"
-        )
+        raise stream_ended(layout, state.t + len(raw_block), key)
     parts: list[Releases] = []
     if state.t < layout.lag:
         raw_learning, raw_block = np.split(raw_block, [layout.lag - state.t])
@@ -127,229 +138,309 @@ def step(
             raw_buffer=(*state.raw_buffer, raw_learning.copy()),
         )
         if state.t == layout.lag:
-            state, released = _finish_opening(layout, key, state)
+            state, released = _finish_warm_up(layout, key, state)
             parts.append(released)
     while len(raw_block):
-        raw_part, raw_block = np.split(raw_block, [layout.epoch_at(state.t + 1).last - state.t])
-        state, released = _run_epoch(layout, key, state, raw_part)
+        raw_part, raw_block = np.split(raw_block, [layout.segment_at(state.t + 1).last - state.t])
+        state, released = _run_segment(layout, key, state, raw_part)
         parts.append(released)
-    releases = Releases.join(parts) if parts else _no_releases(layout, key)
-    if len(releases):
-        state = state.but(latest=releases[-1])
-    return state, releases
+    return state, Releases.join(parts) if parts else no_releases(layout, key)
 
 
-# --- The opening: the first `lag` observations -------------------------------------------------
+def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
+    """What is raised when a block would bring a stream past its length."""
+    of = f" for each key, and this block would bring key {key} to" if key else ", found"
+    return StreamEnded(
+        f"length: expected at most {layout.length:,} observations{of} {found:,}; nothing of the "
+        "block was absorbed. Open a new stream, or plan with a larger length"
+    )
 
 
-def _finish_opening(layout: Layout, key: Key, state: StreamState) -> tuple[StreamState, Releases]:
-    """Learn the range from the buffer, release its sum, forget the buffer.
+# --- The warm-up: the first `lag` observations -------------------------------------------------
+
+
+def _finish_warm_up(layout: Layout, key: Key, state: StreamState) -> tuple[StreamState, Releases]:
+    """Learn the range from the buffer, release its total, forget the buffer.
 
     **Privacy.** Costs each of the first ``lag`` observations the threshold's cost plus the
-    opening's.  The sum is clipped to the learned range too: unclipped it could move by the whole
+    warm-up's.  The total is clipped to the learned range too: unclipped it could move by the whole
     public range.
     """
-    opening = layout.opening
-    assert opening is not None
+    mechanism, statistic = layout.warm_up, layout.statistic
+    assert mechanism is not None
     raw_values = np.concatenate(state.raw_buffer)
-    if isinstance(layout.threshold, RefreshingThreshold):
-        bounds, centre = layout.bounds, None
-        if layout.centre_budget:
-            centre = layout.threshold.find_centre(
-                raw_values, bounds, layout.centre_budget, state.secret
-            )
-        exact_tally = layout.threshold.tally(raw_values, bounds, centre)
-        state = state.but(centre=centre, exact_tally=exact_tally)
-        state, learned, segment = _look(layout, state, layout.lag)
-    else:
-        learned = layout.threshold.learn(
-            raw_values, layout.bounds, layout.threshold_budget, layout.guarantee.delta, state.secret
-        )
-        segment = Segment(learned)
-    grid = Grid(learned.lower, learned.upper, opening.steps)
-    exact_leaves, _ = _group(grid.quantise(raw_values), 0, layout.opening_every, 0, last=True)
-    strategy, leaves = opening.strategy, opening.leaves
-    encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
-    _, exact_nodes = encoder.encode(encoder.start(), 1, exact_leaves)
-    process, levels = strategy.noise_process(leaves), opening.levels(state.secret, "opening")
-    _, noise = process.draw(process.start(), levels, 1, len(exact_nodes))
-    noisy = exact_nodes + noise
-    _, prefix = decoder.decode(decoder.start(), 1, noisy)
-
-    t = np.minimum(np.arange(1, len(prefix) + 1) * layout.opening_every, layout.lag)
-    sums = prefix * grid.step + learned.lower * t
-    unit_std = np.sqrt(opening.unit_variance(np.arange(1, len(prefix) + 1)))
-    segment = replace(segment, after=layout.lag, sum=float(sums[-1]))
-    corrected = sums + segment.removed / layout.lag * t if segment.removed else sums
-    releases = _releases(layout, key, t, corrected, unit_std, segment)
+    look = layout.threshold.measure(
+        raw_values, layout.bounds, layout.threshold_budget, layout.guarantee.delta, state.secret
+    )
+    state, anchor = _judge(layout, state, look, layout.lag)
+    grid = Grid(anchor.range.lower, anchor.range.upper, mechanism.steps)
+    zero = (0,) * statistic.width
+    exact_leaves, _ = _group(
+        statistic.contribute(raw_values, grid), zero, layout.warm_up_every, 0, last=True
+    )
+    strategy, leaves, count = mechanism.strategy, mechanism.leaves, len(exact_leaves[0])
+    t = np.minimum(np.arange(1, count + 1) * layout.warm_up_every, layout.lag)
+    sums = []
+    for column, (exact_column, span) in enumerate(
+        zip(exact_leaves, statistic.spans(anchor.range), strict=True)
+    ):
+        encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
+        _, exact_nodes = encoder.encode(encoder.start(), 1, exact_column)
+        process = strategy.noise_process(leaves)
+        levels = mechanism.levels(state.secret, "warm-up", column=column)
+        _, noise = process.draw(process.start(), levels, 1, len(exact_nodes))
+        _, prefix = decoder.decode(decoder.start(), 1, exact_nodes + noise)
+        sums.append(prefix * (span.width / grid.steps) + span.lower * t)
+    unit_std = np.sqrt(mechanism.unit_variance(np.arange(1, count + 1)))
+    anchor = replace(
+        anchor,
+        after=layout.lag,
+        sums=tuple(float(total[-1]) for total in sums),
+        prefixes=(0.0,) * statistic.width,
+    )
+    if anchor.removed:
+        sums[0] = sums[0] + anchor.removed / layout.lag * t
+    releases = _releases(
+        layout, key, t, sums, lambda part: (unit_std[part],) * statistic.width, anchor
+    )
     state = state.but(
         raw_buffer=(),
-        segment=segment,
-        ranges=(learned,),
+        anchor=anchor,
+        ranges=(anchor.range,),
         backfill=releases if layout.backfill else None,
+        latest=releases[-1],
     )
     return _begin_main(layout, state), releases[-1:]
 
 
-# --- Epochs --------------------------------------------------------------------------------------
+# --- Segments ------------------------------------------------------------------------------------
 
 
 def _begin_main(layout: Layout, state: StreamState) -> StreamState:
-    """Start encoder and decoder, and leave the opening's key behind."""
+    """Start encoders and decoders, and leave the warm-up's key behind."""
     secret = state.secret.ratchet()
     if layout.main is None:
         return state.but(secret=secret)
-    strategy, leaves = layout.main.strategy, layout.main.leaves
+    strategy, leaves, width = layout.main.strategy, layout.main.leaves, layout.statistic.width
     state = state.but(
         secret=secret,
-        encoder=strategy.encoder(leaves).start(),
-        decoder=strategy.decoder(leaves).start(),
-        process=strategy.noise_process(leaves).start(),
-        levels=layout.main.levels(secret, "main"),
+        encoders=(strategy.encoder(leaves).start(),) * width,
+        decoders=(strategy.decoder(leaves).start(),) * width,
+        processes=(strategy.noise_process(leaves).start(),) * width,
+        levels=_levels(layout, secret),
     )
-    return _begin_epoch(layout, state, layout.epochs[0])
+    return _begin_segment(layout, state, layout.segments[0])
 
 
-def _begin_epoch(layout: Layout, state: StreamState, epoch: Epoch) -> StreamState:
-    """Note what a lattice unit is worth from now on; start an empty tally where one is wanted."""
-    grid = epoch_grid(state, epoch)
-    exact_tally = None
-    if epoch.look is not None:
-        assert isinstance(layout.threshold, RefreshingThreshold)
-        exact_tally = layout.threshold.tally(np.empty(0), layout.bounds, state.centre)
-    return state.but(weights=(*state.weights, grid.step), exact_tally=exact_tally)
+def _levels(layout: Layout, secret: Secret) -> tuple[Levels, ...]:
+    assert layout.main is not None
+    return tuple(
+        layout.main.levels(secret, "main", column=column)
+        for column in range(layout.statistic.width)
+    )
 
 
-def epoch_grid(state: StreamState, epoch: Epoch) -> Grid:
+def _begin_segment(layout: Layout, state: StreamState, segment: Segment) -> StreamState:
+    """Note the width of a grid step from now on; start empty counts where they are wanted."""
+    assert state.anchor is not None
+    units = tuple(span.width / segment.steps for span in layout.statistic.spans(state.anchor.range))
+    exact_counts = None
+    if segment.look is not None:
+        exact_counts = layout.threshold.count(np.empty(0), layout.bounds, _centre(state))
+    return state.but(weights=(*state.weights, units), exact_counts=exact_counts)
+
+
+def _centre(state: StreamState) -> float | None:
+    """The released point that counts are taken around."""
+    return state.looks[0].centre if state.looks else None
+
+
+def segment_grid(state: StreamState, segment: Segment) -> Grid:
     """The lattice in force."""
-    assert state.segment is not None
-    return Grid(state.segment.range.lower, state.segment.range.upper, epoch.steps)
+    assert state.anchor is not None
+    return Grid(state.anchor.range.lower, state.anchor.range.upper, segment.steps)
 
 
 def _group(
-    exact_units: IntArray, exact_partial: int, every: int, in_leaf: int, *, last: bool
-) -> tuple[IntArray, int]:
+    exact_units: IntArray, exact_partial: tuple[int, ...], every: int, in_leaf: int, *, last: bool
+) -> tuple[list[IntArray], tuple[int, ...]]:
     """Sum observations into leaves of ``every``; returns complete leaves and the open one's sum.
 
-    ``in_leaf`` observations are in the open leaf already; ``last`` closes it however short.
+    Both for each column.  ``in_leaf`` observations are in the open leaf already; ``last`` closes
+    it however short.
     """
+    exact_columns = [exact_units] if exact_units.ndim == 1 else list(exact_units.T)
     if every == 1:
-        return exact_units, 0
-    edges = np.arange(every - in_leaf, len(exact_units) + 1, every)
-    if last and (not len(edges) or edges[-1] != len(exact_units)):
-        edges = np.append(edges, len(exact_units))
-    exact_sums = np.cumsum(exact_units)
-    exact_sums += exact_partial
-    if not len(edges):
-        return np.empty(0, np.int64), int(exact_sums[-1])
-    exact_ends = exact_sums[edges - 1]
-    return np.diff(exact_ends, prepend=0), int(exact_sums[-1] - exact_ends[-1])
+        return exact_columns, exact_partial
+    count = len(exact_units)
+    edges = np.arange(every - in_leaf, count + 1, every)
+    if last and (not len(edges) or edges[-1] != count):
+        edges = np.append(edges, count)
+    exact_leaves, open_sums = [], []
+    for exact_column, before in zip(exact_columns, exact_partial, strict=True):
+        exact_sums = np.cumsum(exact_column)
+        exact_sums += before
+        if not len(edges):
+            exact_leaves.append(np.empty(0, np.int64))
+            open_sums.append(int(exact_sums[-1]))
+            continue
+        exact_ends = exact_sums[edges - 1]
+        exact_leaves.append(np.diff(exact_ends, prepend=0))
+        open_sums.append(int(exact_sums[-1] - exact_ends[-1]))
+    return exact_leaves, tuple(open_sums)
 
 
-def _run_epoch(
+def _run_segment(
     layout: Layout, key: Key, state: StreamState, raw_block: FloatArray
 ) -> tuple[StreamState, Releases]:
     """Clip, quantise, group into leaves, encode, add noise, decode; in cache-sized chunks.
 
-    **Privacy.** Each observation is charged what its epoch says, once.
+    **Privacy.** Each observation is charged what its segment says, once.
     """
-    segment, epoch = state.segment, layout.epoch_at(state.t + 1)
-    assert segment is not None
-    grid = epoch_grid(state, epoch)
+    anchor, segment = state.anchor, layout.segment_at(state.t + 1)
+    assert anchor is not None
+    grid, statistic = segment_grid(state, segment), layout.statistic
     first_leaf = layout.leaf_of(state.t + 1)
-    prefix = np.empty(layout.complete_leaves(state.t + len(raw_block)) - first_leaf + 1)
-    exact_partial, done = state.exact_partial, 0
+    count = layout.complete_leaves(state.t + len(raw_block)) - first_leaf + 1
+    prefixes = [np.empty(count) for _ in range(statistic.width)]
+    done = 0
     for raw_chunk in _chunks(layout, state.t, raw_block):
         exact_leaves, exact_partial = _group(
-            grid.quantise(raw_chunk),
-            exact_partial,
+            statistic.contribute(raw_chunk, grid),
+            state.exact_partial,
             layout.every,
             (state.t - layout.lag) % layout.every,
             last=state.t + len(raw_chunk) == layout.length,
         )
-        exact_tally = state.exact_tally
-        if exact_tally is not None:
-            assert isinstance(layout.threshold, RefreshingThreshold)
-            exact_tally = exact_tally + layout.threshold.tally(
-                raw_chunk, layout.bounds, state.centre
+        exact_counts = state.exact_counts
+        if exact_counts is not None:
+            exact_counts = exact_counts + layout.threshold.count(
+                raw_chunk, layout.bounds, _centre(state)
             )
         state = state.but(
-            t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_tally=exact_tally
+            t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_counts=exact_counts
         )
-        if len(exact_leaves):
-            state, noisy_prefix = _release_leaves(layout, state, first_leaf + done, exact_leaves)
-            prefix[done : done + len(exact_leaves)] = noisy_prefix
-            done += len(exact_leaves)
-    last_prefix = float(prefix[-1]) if done else 0.0
+        added = len(exact_leaves[0])
+        if added:
+            state, decoded = _release_leaves(layout, state, first_leaf + done, exact_leaves)
+            for prefix, part in zip(prefixes, decoded, strict=True):
+                prefix[done : done + added] = part
+            done += added
+    last_prefixes = tuple(float(prefix[-1]) for prefix in prefixes) if done else ()
     t = layout.release_times(first_leaf, done)
-    sums = _decode_sums(segment, grid.step, t, prefix)
-    plain_last = float(sums[-1]) if done else 0.0
-    if segment.removed or segment.removed_each:
-        sums += segment.removed + segment.removed_each * (t - segment.after)
+    sums = decode_sums(anchor, statistic.spans(anchor.range), state.weights[-1], t, prefixes)
+    plain_last = tuple(float(total[-1]) for total in sums) if done else ()
+    if anchor.corrects:
+        sums[0] += anchor.removed + anchor.removed_each * (t - anchor.after)
     weights = state.weights
+    if state.t == segment.last and segment.look is not None:
+        state = _finish_segment(layout, state, segment.look, plain_last, last_prefixes)
+        if done and state.t == layout.length and state.anchor is not None:
+            sums[0][-1] = plain_last[0] + state.anchor.removed
+    unit_stds = _unit_stds_at(layout, weights, first_leaf)
+    releases = _releases(layout, key, t, sums, unit_stds, anchor)
+    if done:
+        last_sums = tuple(float(total[-1]) for total in sums)
 
-    def unit_std(place: slice) -> FloatArray:
-        return layout.unit_std(np.arange(first_leaf, first_leaf + done)[place], weights)
+        def latest_rows() -> list[dict[str, Any]]:
+            stds = tuple(float(std[0]) for std in unit_stds(slice(done - 1, done)))
+            return release_rows(layout, anchor, int(t[-1]), last_sums, stds)
 
-    if state.t == epoch.last and epoch.look is not None:
-        state = _finish_epoch(layout, state, plain_last, last_prefix)
-        if done and state.t == layout.length and state.segment is not None:
-            sums[-1] = plain_last + state.segment.removed
-    return state, _releases(layout, key, t, sums, unit_std, segment)
-
-
-def _decode_sums(segment: Segment, unit: float, t: IntArray, prefix: FloatArray) -> FloatArray:
-    """Sums in the data's unit from decoded prefixes; the scalar form does the same operations."""
-    prefix -= segment.prefix
-    prefix *= unit
-    prefix += segment.sum
-    if segment.range.lower:
-        prefix += segment.range.lower * (t - segment.after)
-    return prefix
+        state = state.but(latest=Release(key, int(t[-1]), (latest_rows,)))
+    return state, releases
 
 
-def _finish_epoch(
-    layout: Layout, state: StreamState, last_sum: float, last_prefix: float
+def _unit_stds_at(
+    layout: Layout, weights: tuple[tuple[float, ...], ...], first_leaf: int
+) -> Callable[[slice], tuple[FloatArray, ...]]:
+    """The noise of each column at leaves from the first on; columns of equal weights share it."""
+
+    def unit_stds(part: slice) -> tuple[FloatArray, ...]:
+        leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
+        known: dict[tuple[float, ...], FloatArray] = {}
+        columns = []
+        for of_column in zip(*weights, strict=True):
+            if of_column not in known:
+                known[of_column] = layout.unit_std(leaves, of_column)
+            columns.append(known[of_column])
+        return tuple(columns)
+
+    return unit_stds
+
+
+def decode_sums(
+    anchor: Anchor,
+    spans: tuple[Range, ...],
+    units: tuple[float, ...],
+    t: Any,
+    prefixes: list[Any],
+) -> list[Any]:
+    """Totals in the data's unit from decoded prefixes, in place for arrays; also of numbers."""
+    sums = []
+    for column, prefix in enumerate(prefixes):
+        total = prefix
+        total -= anchor.prefixes[column]
+        total *= units[column]
+        total += anchor.sums[column]
+        if spans[column].lower:
+            total += spans[column].lower * (t - anchor.after)
+        sums.append(total)
+    return sums
+
+
+def _finish_segment(
+    layout: Layout,
+    state: StreamState,
+    noise: LookNoise,
+    last_sums: tuple[float, ...],
+    last_prefixes: tuple[float, ...],
 ) -> StreamState:
-    """Look at the tally, learn the range again, count on from here."""
-    state, learned, segment = _look(layout, state, state.t)
+    """Look at the counts, learn the range again, count on from here.
+
+    **Privacy.** Costs the observations of the segment what the look says.
+    """
+    exact_counts = state.exact_counts
+    assert exact_counts is not None
+    if state.ahead is not None and state.t in state.ahead.looks:
+        draws = state.ahead.looks[state.t]
+    else:
+        draws = look_noise(noise, state.secret, state.t, len(exact_counts))
+    look = later_look(noise, exact_counts, draws, _centre(state))
+    state, anchor = _judge(layout, state.but(exact_counts=None), look, state.t)
     state = state.but(
-        segment=replace(segment, after=state.t, sum=last_sum, prefix=last_prefix),
-        ranges=(*state.ranges, learned),
+        anchor=replace(anchor, after=state.t, sums=last_sums, prefixes=last_prefixes),
+        ranges=(*state.ranges, anchor.range),
     )
     if state.t == layout.length:
-        return state.but(exact_tally=None)
-    return _begin_epoch(layout, state, layout.epoch_at(state.t + 1))
+        return state
+    return _begin_segment(layout, state, layout.segment_at(state.t + 1))
 
 
-def _look(layout: Layout, state: StreamState, t: int) -> tuple[StreamState, Range, Segment]:
-    """Release the tally with noise; choose a range and estimate what clipping removes.
+def _judge(layout: Layout, state: StreamState, look: Look, t: int) -> tuple[StreamState, Anchor]:
+    """Choose a range from all looks, and estimate what clipping removes.
 
-    **Privacy.** Costs the observations of the tally what the look says; the choice is
-    post-processing of released tallies.
+    **Privacy.** Post-processing of released looks.
     """
-    threshold, noise = layout.threshold, layout.look_at(t)
-    assert isinstance(threshold, RefreshingThreshold) and state.exact_tally is not None
-    if state.ahead is not None and t in state.ahead.looks:
-        draws = state.ahead.looks[t]
-    else:
-        draws = _look_noise(noise, state.secret, t, len(state.exact_tally))
-    noisy = state.exact_tally + draws
-    look = Look(noisy, noise.observations, noise.scale, noise.law)
     looks = (*state.looks, look)
-    state = state.but(looks=looks, exact_tally=None)
-    outlook = layout.outlook(t)
-    finding = threshold.judge(layout.bounds, looks, state.ranges, outlook, state.centre)
-    segment = Segment(
+    finding = layout.threshold.judge(layout.bounds, looks, state.ranges, layout.outlook(t))
+    anchor = Anchor(
         finding.range,
-        removed=finding.removed,
-        removed_each=finding.removed_each,
+        removed=finding.removed if layout.statistic.clips else 0.0,
+        removed_each=finding.removed_each if layout.statistic.clips else 0.0,
         clipped_share=finding.clipped_share,
     )
-    return state, finding.range, segment
+    return state.but(looks=looks), anchor
 
 
-def _look_noise(noise: LookNoise, secret: Secret, t: int, count: int) -> IntArray:
+def later_look(
+    noise: LookNoise, exact_counts: IntArray, draws: IntArray, centre: float | None
+) -> Look:
+    """Release counts.  **Privacy.** Costs each observation that was counted ``noise.cost``."""
+    return Look(noise.observations, exact_counts + draws, noise.scale, noise.law, centre)
+
+
+def look_noise(noise: LookNoise, secret: Secret, t: int, count: int) -> IntArray:
+    """The noise of the look after ``t`` observations."""
     return LatticeNoise(LAWS[noise.law], noise.scale, secret, ("look", t)).draw(0, count)
 
 
@@ -363,46 +454,52 @@ def _chunks(layout: Layout, absorbed: int, raw_block: FloatArray) -> list[FloatA
 
 
 def _release_leaves(
-    layout: Layout, state: StreamState, first_leaf: int, exact_leaves: IntArray
-) -> tuple[StreamState, NDArray[np.int64] | FloatArray]:
+    layout: Layout, state: StreamState, first_leaf: int, exact_leaves: list[IntArray]
+) -> tuple[StreamState, list[FloatArray]]:
     """Encode, add noise, decode some leaves under one key; ratchet when its time is over."""
     mechanism = layout.main
     assert mechanism is not None
-    strategy, leaves = mechanism.strategy, mechanism.leaves
-    encoder_state, exact_nodes = strategy.encoder(leaves).encode(
-        state.encoder, first_leaf, exact_leaves
-    )
-    state, noise = draw_nodes(layout, state, first_leaf, len(exact_nodes))
-    noisy = exact_nodes + noise
-    decoder_state, prefix = strategy.decoder(leaves).decode(state.decoder, first_leaf, noisy)
-    return state.but(encoder=encoder_state, decoder=decoder_state), prefix
+    strategy, leaves, count = mechanism.strategy, mechanism.leaves, len(exact_leaves[0])
+    state, noise = draw_nodes(layout, state, first_leaf, count)
+    encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
+    encoders, decoders, prefixes = [], [], []
+    for column, exact_column in enumerate(exact_leaves):
+        encoded, exact_nodes = encoder.encode(state.encoders[column], first_leaf, exact_column)
+        decoded, prefix = decoder.decode(
+            state.decoders[column], first_leaf, exact_nodes + noise[column]
+        )
+        encoders.append(encoded)
+        decoders.append(decoded)
+        prefixes.append(prefix)
+    return state.but(encoders=tuple(encoders), decoders=tuple(decoders)), prefixes
 
 
 def draw_nodes(
     layout: Layout, state: StreamState, first_leaf: int, count: int
-) -> tuple[StreamState, IntArray]:
+) -> tuple[StreamState, tuple[IntArray, ...]]:
     """Noise of the nodes of some leaves under one key; ratchet when its time is over."""
     mechanism, ahead = layout.main, state.ahead
     assert mechanism is not None
     last = first_leaf + count - 1
     if ahead is not None:
         begin = first_leaf - ahead.first_leaf
-        noise = ahead.nodes[begin : begin + count]
-        if begin + count >= len(ahead.nodes):
+        noise = tuple(nodes[begin : begin + count] for nodes in ahead.nodes)
+        if begin + count >= len(ahead.nodes[0]):
             state = state.but(ahead=None)
-        if len(noise) == count:
-            return state, noise
-        # Stored by a release with shorter steps of the ratchet: the rest is under the next key.
-        state, rest = draw_nodes(layout, state, first_leaf + len(noise), count - len(noise))
-        return state, np.concatenate([noise, rest])
-    levels = state.levels or mechanism.levels(state.secret, "main")
+        assert len(noise[0]) == count  # blocks are cut where the secret moves on
+        return state, noise
+    levels = state.levels or _levels(layout, state.secret)
     process = mechanism.strategy.noise_process(mechanism.leaves)
-    process_state, noise = process.draw(state.process, levels, first_leaf, count)
+    drawn = [
+        process.draw(own, level, first_leaf, count)
+        for own, level in zip(state.processes, levels, strict=True)
+    ]
     secret = state.secret
     if layout.ratchet_steps(last) > layout.ratchet_steps(first_leaf - 1):
         secret = secret.ratchet()
-        levels = mechanism.levels(secret, "main")
-    return state.but(secret=secret, process=process_state, levels=levels), noise
+        levels = _levels(layout, secret)
+    state = state.but(secret=secret, processes=tuple(own for own, _ in drawn), levels=levels)
+    return state, tuple(noise for _, noise in drawn)
 
 
 def without_key(layout: Layout, state: StreamState) -> StreamState:
@@ -413,47 +510,126 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
     """
     mechanism = layout.main
     done = layout.complete_leaves(state.t) if state.t > layout.lag else 0
-    if state.segment is None:  # Nothing has been drawn yet.
+    if state.anchor is None:  # Nothing has been drawn yet.
         return state
     if mechanism is None or done == mechanism.leaves:  # Nothing will be drawn any more.
         return state.but(secret=state.secret.ratchet(), levels=None)
     if state.ahead is not None:
         used = done + 1 - state.ahead.first_leaf
         looks = {t: draws for t, draws in state.ahead.looks.items() if t > state.t}
-        return state.but(ahead=Ahead(done + 1, state.ahead.nodes[used:].copy(), looks), levels=None)
+        nodes = tuple(column[used:].copy() for column in state.ahead.nodes)
+        return state.but(ahead=Ahead(done + 1, nodes, looks), levels=None)
     every = layout.ratchet_every
     last = min(mechanism.leaves, (done // every + 1) * every)
     looks = {}
-    for epoch in layout.epochs:
+    for segment in layout.segments:
         # A look after the last leaf of a key comes under the next one.
-        soon = state.t < epoch.last and layout.complete_leaves(epoch.last) < last
-        if soon and epoch.look is not None and state.exact_tally is not None:
-            count = len(state.exact_tally)
-            looks[epoch.last] = _look_noise(epoch.look, state.secret, epoch.last, count)
+        soon = state.t < segment.last and layout.complete_leaves(segment.last) < last
+        if soon and segment.look is not None and state.exact_counts is not None:
+            count = len(state.exact_counts)
+            looks[segment.last] = look_noise(segment.look, state.secret, segment.last, count)
     state, nodes = draw_nodes(layout, state, done + 1, last - done)
     return state.but(ahead=Ahead(done + 1, nodes, looks), levels=None)
+
+
+# --- Releases: post-processing ---------------------------------------------------------------
 
 
 def _releases(
     layout: Layout,
     key: Key,
     t: IntArray,
-    sums: FloatArray,
-    unit_std: FloatArray | Callable[[slice], FloatArray],
-    segment: Segment,
+    sums: list[FloatArray],
+    unit_stds: Callable[[slice], tuple[FloatArray, ...]],
+    anchor: Anchor,
 ) -> Releases:
+    statistic, rows = layout.statistic, len(t) * len(layout.statistic.names)
+    columns = _columns(statistic, t, sums, unit_stds, anchor.range)
+    for name, value in _clipping(anchor).items():
+        columns[name] = _constant(value, rows)
     return Releases(
-        key,
+        (key,),
+        _constant_index(len(t)),
         t,
-        sums,
-        unit_std,
-        _constant(segment.range.upper, len(t)),
-        _constant(segment.range.lower, len(t)),
-        _constant(segment.clipped_share, len(t)),
-        layout.statistic.name,
+        statistic.names,
+        columns,
         layout.noise_law,
         layout.post_processing,
     )
+
+
+def _columns(
+    statistic: Statistic,
+    t: IntArray,
+    sums: list[FloatArray],
+    unit_stds: Callable[[slice], tuple[FloatArray, ...]],
+    clipping: Range,
+) -> dict[str, Column]:
+    """The statistic's numbers, each worked out when it is asked for."""
+    names, widths = len(statistic.names), _widths(statistic, clipping)
+    known: dict[tuple[int, int], tuple[FloatArray, ...]] = {}
+
+    def totals(part: slice) -> Totals:
+        part = slice(part.start // names, part.stop // names)
+
+        def of_part() -> tuple[FloatArray, ...]:
+            asked = (part.start, part.stop)
+            if asked not in known:
+                known.clear()
+                known[asked] = unit_stds(part)
+            return known[asked]
+
+        return Totals(t[part], tuple(total[part] for total in sums), of_part, widths)
+
+    def column(name: str) -> Column:
+        return lambda part: np.asarray(statistic.numbers(totals(part))[name](), np.float64)
+
+    return {name: column(name) for name in _numbers_of(statistic)}
+
+
+@cache
+def _numbers_of(statistic: Statistic) -> tuple[str, ...]:
+    """Which numbers of the record a statistic has."""
+    nothing = (np.empty(0),) * statistic.width
+    ones = (1.0,) * statistic.width
+    return tuple(statistic.numbers(Totals(nothing[0], nothing, lambda: nothing, ones)))
+
+
+def release_rows(
+    layout: Layout,
+    anchor: Anchor,
+    t: int,
+    sums: tuple[float, ...],
+    unit_stds: tuple[float, ...],
+) -> list[dict[str, Any]]:
+    """The rows of one release."""
+    statistic = layout.statistic
+    totals = Totals(t, sums, lambda: unit_stds, _widths(statistic, anchor.range))
+    numbers = {name: number() for name, number in statistic.numbers(totals).items()}
+    shared = {
+        **_clipping(anchor),
+        "noise_law": layout.noise_law,
+        "post_processing": layout.post_processing,
+    }
+    unknown = dict.fromkeys(NUMBERS, float("nan"))
+    if len(statistic.names) == 1:
+        return [{**unknown, "name": statistic.names[0], **numbers, **shared}]
+    return [
+        {**unknown, "name": name, **{n: float(v[row]) for n, v in numbers.items()}, **shared}
+        for row, name in enumerate(statistic.names)
+    ]
+
+
+def _widths(statistic: Statistic, clipping: Range) -> tuple[float, ...]:
+    return tuple(span.width for span in statistic.spans(clipping))
+
+
+def _clipping(anchor: Anchor) -> dict[str, float]:
+    return {
+        "clip_lower": anchor.range.lower,
+        "clip_upper": anchor.range.upper,
+        "clipped_share": anchor.clipped_share,
+    }
 
 
 def _constant(value: float, count: int) -> FloatArray:
@@ -461,6 +637,15 @@ def _constant(value: float, count: int) -> FloatArray:
     return np.ndarray((count,), np.float64, np.float64(value).tobytes(), strides=(0,))
 
 
-def _no_releases(layout: Layout, key: Key) -> Releases:
+def _constant_index(count: int) -> IntArray:
+    return np.ndarray((count,), np.int64, bytes(8), strides=(0,))
+
+
+def no_releases(layout: Layout, key: Key = ()) -> Releases:
+    """An empty table of a plan's releases."""
     empty = np.empty(0)
-    return _releases(layout, key, np.empty(0, np.int64), empty, empty, Segment(Range(0.0, 0.0)))
+    width = layout.statistic.width
+    nothing = Anchor(Range(0.0, 0.0))
+    return _releases(
+        layout, key, np.empty(0, np.int64), [empty] * width, lambda _: (empty,) * width, nothing
+    )

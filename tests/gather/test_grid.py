@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rillet.errors import ParameterError
 from rillet.gather.grid import (
     FEWEST_STEPS,
+    LARGEST_BOUND,
     LARGEST_SUM,
     UNKNOWN_LENGTH_CAP,
     USUAL_STEPS,
@@ -20,6 +21,7 @@ from rillet.gather.grid import (
 )
 from rillet.noise import LARGEST_SCALE
 from rillet.testing import largest_distances
+from rillet.threshold.base import SMALLEST_PART
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True)
 HARD = [
@@ -207,9 +209,15 @@ def test_noise_that_does_not_fit_is_refused_by_its_budget(per_step):
 
 def test_public_bounds_leave_room_for_a_range_learned_later():
     """Nothing can be refused once data are seen: the smallest learned range must be usable too."""
-    narrow = 2.0**-928
-    check_range(0.0, narrow * 1.01)
-    Grid(0.0, narrow * 2.0**-24, 2**20)
-    with pytest.raises(ParameterError) as raised:
-        check_range(0.0, narrow * 0.99)
-    assert raised.value.parameter == "upper"
+    narrow = 1 / LARGEST_BOUND
+    check_range(0.0, narrow)
+    Grid(0.0, narrow * SMALLEST_PART, 2**60)
+    for lower, upper in (
+        (0.0, narrow * 0.99),
+        (0.0, LARGEST_BOUND * 1.01),
+        (-LARGEST_BOUND * 1.01, 0.0),
+        (LARGEST_BOUND * 1.01, LARGEST_BOUND * 1.02),
+    ):
+        with pytest.raises(ParameterError, match="another unit") as raised:
+            check_range(lower, upper)
+        assert raised.value.parameter == "upper"

@@ -41,19 +41,17 @@ __all__ = [
 POINTS = (
     "counted",  # this opening is in the state, and not yet beside it
     "read",  # a block is there, nothing was done with it
-    "absorbed",  # in memory
     "committing",  # inside the transaction
     "committed",  # states, position and outbox are on disk
-    "delivering",  # from the outbox to the sinks
-    "taken",  # by one of the sinks
-    "delivered",  # to all of them
-    "acknowledged",  # the outbox knows
+    "delivering",  # from the outbox to a sink
+    "delivered",  # to it
+    "acknowledged",  # the outbox knows that every sink has it
 )
 #: With a broker, also before and behind the acknowledgement that it gets.
 BROKER_POINTS = (*POINTS, "confirming", "confirmed")
 
-#: Those in the thread that delivers.
-DELIVERY = ("delivering", "taken", "delivered")
+#: Those in the threads that deliver.
+DELIVERY = ("delivering", "delivered")
 #: Where a kill at random may hit besides: before and behind all points.
 _AROUND = ("starting", "opened", "stopping")
 #: Seconds after which a process is taken to hang, on a busy machine.
@@ -100,7 +98,10 @@ def _forked(words: Sequence[str], log: str) -> None:
 
 
 _FORKS = multiprocessing.get_context("forkserver")
-_PRELOADED = ("cli.run", "cli.service", "durable", "job", "sink.opening", "source", "source.mqtt")
+_PRELOADED = (
+    *("cli.run", "engine", "state.folder", "sink.sqlite", "sink.json_lines"),
+    *("source.file", "source.mqtt"),
+)
 
 
 class _Forked:

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 import rillet.layout
 import rillet.noise
 import rillet.scalar
-import rillet.stream
+import rillet.streams
 import rillet.threshold.smooth
 from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, SmoothQuantile, Stream
 from rillet.noise import LatticeNoise
 from rillet.state.encoding import encode_state
+from rillet.statistic import Range
 from rillet.strategy.independent import IndependentEncoder
 from rillet.strategy.tree import TreeEncoder
-from rillet.threshold import Range
+from rillet.threshold import Look
 
 DELTA = 2.0**-20
 SECRET = Secret.for_tests(2019)
@@ -68,7 +69,7 @@ def all_releases(parts: Iterable[Release | Releases | None]) -> list[Release]:
 
 def state_text(stream: Stream) -> str:
     """Everything that the stream remembers, and the epoch of its secret."""
-    state = stream._settled()
+    state = stream._state()
     # How a learning buffer is cut depends on how values came.
     state = replace(state, raw_buffer=(np.concatenate([np.empty(0), *state.raw_buffer]),))
     return f"{state.secret.epoch} {encode_state(state)!r}"
@@ -80,7 +81,7 @@ def small_chunks(ratchet: int = 16, pending: int = 5, read_ahead: int = 3) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rillet.layout, "RATCHET_EVERY", ratchet)
         patch.setattr(rillet.layout, "KEYED_RATCHET_EVERY", ratchet)
-        patch.setattr(rillet.stream, "_PENDING", pending)
+        patch.setattr(rillet.streams, "_PENDING", pending)
         patch.setattr(rillet.scalar, "READ_AHEAD", read_ahead)
         yield
 
@@ -121,9 +122,9 @@ def recorded(threshold: float | None = None) -> Iterator[Recording]:
         recording.continuous.append((secret.epoch, law.name, *purpose))
         return continuous_draw(law, secret, purpose, *more)
 
-    def forced(self: Any, raw_values: Any, bounds: Range, *more: Any) -> Range:
+    def forced(self: Any, raw_values: Any, bounds: Range, *more: Any) -> Look:
         assert threshold is not None
-        return Range(bounds.lower, threshold)
+        return Look(len(raw_values), point=threshold)
 
     with pytest.MonkeyPatch.context() as patch:
         for kind, name in ((TreeEncoder, "tree"), (IndependentEncoder, "independent")):
@@ -131,7 +132,7 @@ def recorded(threshold: float | None = None) -> Iterator[Recording]:
         patch.setattr(LatticeNoise, "draw", draw_and_note)
         patch.setattr(rillet.threshold.smooth, "continuous_draw", note_continuous)
         if threshold is not None:
-            patch.setattr(SmoothQuantile, "learn", forced)
+            patch.setattr(SmoothQuantile, "measure", forced)
         yield recording
 
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from rillet.errors import ParameterError
 from rillet.threshold.calibration import (
+    _within,
     calibrate,
     exact_delta,
     noise_quantile,
+    published_constants,
     worst_pair_proved,
 )
 
@@ -151,7 +153,7 @@ def test_no_other_pair_within_the_promise_costs_less(law):
 @given(
     law=st.sampled_from(LAWS),
     epsilon=st.floats(1e-4, 20),
-    log_delta=st.floats(-250, -0.5),
+    log_delta=st.floats(-74.8, -0.5),
     beta=st.floats(1e-6, 0.49),
 )
 def test_exact_constants_always_exist_and_keep_the_promise(law, epsilon, log_delta, beta):
@@ -200,3 +202,42 @@ def test_wrong_parameters_are_named(arguments, name):
     with pytest.raises(ParameterError) as caught:
         calibrate(*arguments)
     assert caught.value.parameter == name
+
+
+# --- The share of δ that pays for the draw --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exact", "textbook", "paper"])
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 30.0, 70.0, 1e6])
+@pytest.mark.parametrize("delta", [2.0**-20, 2.0**-60, 2.0**-107, 2.0**-108])
+def test_releasable_constants_leave_the_draw_its_share(kind, law, epsilon, delta):
+    """Theorem 4: δ₀ + (1 + e^ε)·2^-140 is within δ, for an ε that is at most the promised one."""
+    try:
+        found = calibrate(kind, law, epsilon, delta, 0.3)
+    except ParameterError:
+        assert kind != "exact"  # no kappa
+        return
+    if not found.releasable:
+        assert kind != "exact"
+        return
+    with mpmath.workdps(60):
+        used = min(mpmath.mpf(epsilon), mpmath.log(mpmath.ldexp(delta, 110) - 1))
+        draw = (1 + mpmath.exp(used * (1 - mpmath.mpf(2) ** -50))) * mpmath.ldexp(1, -140)
+        spent = mpmath.mpf(exact_delta(law, found.a, found.b, float(used)))
+        assert spent + draw <= delta
+    assert found.a <= 2**16
+
+
+def test_constants_whose_delta_is_the_promised_one_leave_no_share():
+    a, b = published_constants("textbook", "laplace", 1.0, 2.0**-20)
+    exact = exact_delta("laplace", a, b, 1.0)
+    assert not _within("laplace", a, b, 1.0, exact)
+    assert not _within("laplace", a, b, 1.0, exact * (1 + 2.0**-31))
+    assert _within("laplace", a, b, 1.0, exact * (1 + 2.0**-29))
+
+
+@pytest.mark.parametrize("kind", ["exact", "textbook", "paper"])
+def test_a_delta_below_what_a_draw_may_cost_is_refused(kind):
+    with pytest.raises(ParameterError, match=r"2\^-108"):
+        calibrate(kind, "laplace", 1.0, 2.0**-109, 0.1)

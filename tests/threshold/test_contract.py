@@ -29,7 +29,9 @@ MORE = [
 OPTIONS: dict[str, Any] = {"budget": Fraction(2)}
 
 
-@pytest.mark.parametrize("threshold", [*(kind() for kind in THRESHOLDS.values()), *MORE], ids=repr)
+@pytest.mark.parametrize(
+    "threshold", [*(kind() for kind in THRESHOLDS.own.values()), *MORE], ids=repr
+)
 def test_the_contract_is_kept(threshold):
     check_threshold(threshold, **OPTIONS)
 

@@ -281,7 +281,7 @@ def test_a_plan_runs_with_it_and_is_pure():
     values = np.random.default_rng(14).exponential(20.0, 4000)
     stream = plan.open(secret=Secret.for_tests(2))
     last = stream.update_many(values)[-1]
-    assert 60 < last.threshold < 200
+    assert 60 < last.clip_upper < 200
     one_by_one = plan.open(secret=Secret.for_tests(2))
     for value in values[:1500]:
         release = one_by_one.update(value)

@@ -1,10 +1,12 @@
-"""Ranges with two sides: the centre, the tally around it, the ends, and streams that use them."""
+"""Ranges with two sides: the centre, the counts around it, the ends, and streams that use them."""
 
+from contextlib import contextmanager
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+import rillet.threshold.tail
 from helpers.streams import DELTA, all_releases, small_chunks, state_text
 from rillet import ParameterError, Plan, Secret, Sum, TailHistogram
 from rillet.threshold import Look, Outlook, Range
@@ -73,7 +75,7 @@ def test_the_ends_of_a_range_lie_on_the_even_grid_inside_the_bounds():
                 assert found.width <= (above + below) * 3000 + 4 * 3000 / STEPS
 
 
-# --- The tally --------------------------------------------------------------------------------
+# --- The counts -------------------------------------------------------------------------------
 
 
 def awkward(centre, count, seed):
@@ -83,33 +85,33 @@ def awkward(centre, count, seed):
 
 
 @pytest.mark.parametrize("centre", [1000.0, 3000.0 / STEPS, 2999.999], ids=str)
-def test_one_replaced_observation_moves_the_tally_by_the_stated_sensitivity_at_most(centre):
+def test_one_replaced_observation_moves_the_counts_by_the_stated_sensitivity_at_most(centre):
     values = awkward(centre, 150, 3)
-    tallies = np.array([TWO.tally(np.array([value]), BOUNDS, centre) for value in values])
-    assert tallies.shape[1] == 2 * KNOTS - 1
-    assert np.all(tallies >= 0)
-    assert np.all(tallies.sum(axis=1) == PARTS)
-    assert np.all((tallies > 0).sum(axis=1) <= 2)
-    difference = tallies[:, None, :] - tallies[None, :, :]
-    assert np.abs(difference).sum(axis=2).max() == TWO.tally_sensitivity("laplace")
-    assert (difference**2).sum(axis=2).max() == TWO.tally_sensitivity("gaussian")
+    counted = np.array([TWO.count(np.array([value]), BOUNDS, centre) for value in values])
+    assert counted.shape[1] == 2 * KNOTS - 1
+    assert np.all(counted >= 0)
+    assert np.all(counted.sum(axis=1) == PARTS)
+    assert np.all((counted > 0).sum(axis=1) <= 2)
+    difference = counted[:, None, :] - counted[None, :, :]
+    assert np.abs(difference).sum(axis=2).max() == TWO.count_sensitivity("laplace")
+    assert (difference**2).sum(axis=2).max() == TWO.count_sensitivity("gaussian")
 
 
-def test_tallies_add_up_and_keep_the_mean():
+def test_counted_add_up_and_keep_the_mean():
     centre, values = 1000.0, np.random.default_rng(4).normal(1000, 30, 4000)
-    whole = TWO.tally(values, BOUNDS, centre)
-    parts = [TWO.tally(part, BOUNDS, centre) for part in np.split(values, [7, 7, 3000])]
+    whole = TWO.count(values, BOUNDS, centre)
+    parts = [TWO.count(part, BOUNDS, centre) for part in np.split(values, [7, 7, 3000])]
     assert np.array_equal(whole, np.sum(parts, axis=0))
-    assert np.array_equal(TWO.tally(np.empty(0), BOUNDS, centre), np.zeros(2 * KNOTS - 1))
+    assert np.array_equal(TWO.count(np.empty(0), BOUNDS, centre), np.zeros(2 * KNOTS - 1))
     mean = centre + whole @ knots_around(BOUNDS, centre) / PARTS / len(values)
     assert mean == pytest.approx(values.mean(), abs=0.05)
 
 
 def test_without_a_centre_nothing_has_changed():
     values = np.random.default_rng(5).exponential(20, 1000)
-    assert np.array_equal(TWO.tally(values, BOUNDS), TailHistogram().tally(values, BOUNDS))
-    assert TailHistogram().centre_share == 0
-    assert TailHistogram().find_centre(values, BOUNDS, Fraction(0), SECRET) is None
+    one = TailHistogram()
+    assert np.array_equal(TWO.count(values, BOUNDS, None), one.count(values, BOUNDS, None))
+    assert one.measure(values, BOUNDS, Fraction(1, 2), 0.0, SECRET).centre is None
 
 
 # --- The choice -------------------------------------------------------------------------------
@@ -117,11 +119,12 @@ def test_without_a_centre_nothing_has_changed():
 
 def judged(values, centre, scale=1.0, seed=0):
     """What counts with noise of this scale, in observations, lead to."""
-    count, exact = len(values), TWO.tally(values, BOUNDS, centre)
+    count, exact = len(values), TWO.count(values, BOUNDS, centre)
     noise = np.random.default_rng(seed).laplace(0, scale * PARTS, len(exact))
-    look = Look(exact + np.rint(noise).astype(np.int64), count, scale * PARTS, "laplace")
+    noisy = exact + np.rint(noise).astype(np.int64)
+    look = Look(count, noisy, scale * PARTS, "laplace", centre)
     outlook = Outlook(length=count, after=count // 2, until=count, noise_per_unit=20.0)
-    return TWO.judge(BOUNDS, (look,), (), outlook, centre)
+    return TWO.judge(BOUNDS, (look,), (), outlook)
 
 
 def test_clipped_mass_is_counted_with_its_sign():
@@ -170,14 +173,31 @@ def plan_for(length, lag, **more):
     return Plan(length=length, lag=lag, **fields)
 
 
+@contextmanager
+def recorded_centre():
+    """What finding the centre was given to spend."""
+    budgets = []
+
+    def noting(raw_values, bounds, budget, secret):
+        budgets.append(budget)
+        return find_centre(raw_values, bounds, budget, secret)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rillet.threshold.tail, "find_centre", noting)
+        yield budgets
+
+
 def test_the_centre_is_charged_and_the_whole_keeps_the_promise():
     plan = plan_for(5000, 500)
-    first = {e.label: e.cost.epsilon for e in plan.layout.events() if e.first == 1}
-    learning = first["centre of the range"] + first["threshold (tail-histogram)"]
-    assert learning == plan.layout.threshold_budget
-    assert first["centre of the range"] == plan.layout.threshold_budget * Fraction("0.15")
+    layout = plan.layout
+    first = {e.label: e.cost.epsilon for e in layout.events() if e.first == 1}
+    assert first["threshold (tail-histogram)"] == layout.threshold_budget
     assert sum(first.values()) <= 1
-    assert plan.layout.look_at(500).scale >= 2 * PARTS / (learning * Fraction("0.85"))
+    look = TWO.measure(np.ones(500), layout.bounds, layout.threshold_budget, DELTA, SECRET)
+    assert look.scale >= 2 * PARTS / (layout.threshold_budget * Fraction("0.85"))
+    with recorded_centre() as budgets:
+        TWO.measure(np.ones(500), layout.bounds, layout.threshold_budget, DELTA, SECRET)
+    assert budgets == [layout.threshold_budget * Fraction("0.15")]
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.digest != plan_for(5000, 500, threshold=TailHistogram()).digest
 
@@ -189,7 +209,7 @@ def test_block_scalar_and_snapshot_give_the_same(more):
     plan = plan_for(420, 60, **more)
     with small_chunks():
         whole = plan.open(secret=SECRET)
-        expected = all_releases([whole.update_many(values)])
+        expected = [r for r in whole.update_many(values) if r.t >= plan.lag]
         single = plan.open(secret=SECRET)
         assert all_releases(single.update(value) for value in values) == expected
         assert state_text(single) == state_text(whole)
@@ -197,10 +217,10 @@ def test_block_scalar_and_snapshot_give_the_same(more):
         for part in np.split(values, [30, 60, 61, 150, 290]):
             found.append(resumed.update_many(part))
             resumed = plan.resume(resumed.snapshot(), secret=SECRET)
-        assert all_releases(found) == expected
+        assert [r for r in all_releases(found) if r.t >= plan.lag] == expected
         assert state_text(resumed) == state_text(whole)
-    assert whole._settled().centre is not None
-    assert len(whole._settled().looks) > 1
+    assert whole._state().looks[0].centre is not None
+    assert len(whole._state().looks) > 1
 
 
 def test_the_noise_comes_to_what_the_release_says():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,9 @@ LARGEST_SUM: Final = 2**61
 #: The coarsest lattice worth using, and the finest.
 FEWEST_STEPS: Final = 2**10
 USUAL_STEPS: Final = 2**20
+#: Declared bounds lie within this, and at least its inverse apart: what is computed of them, up to
+#: fourth powers of a range and squares of sums, is then within the range of floats.
+LARGEST_BOUND: Final = 2.0**200
 #: Public cap on the number of observations of a stream whose length is not known.
 UNKNOWN_LENGTH_CAP: Final = 2**40
 
@@ -48,14 +51,17 @@ class Grid:
     lower: float
     upper: float
     steps: int
+    #: Steps in one unit of value: the factor that :meth:`quantise` multiplies by.
+    per_unit: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        lower, upper = check_range(self.lower, self.upper, shrinks_to=1.0)
+        lower, upper = check_range(self.lower, self.upper, learned=True)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         if not _is_whole(self.steps) or not 1 <= self.steps < LARGEST_SUM:
             raise ParameterError("steps", "an integer from 1 to 2^61", self.steps)
         object.__setattr__(self, "steps", int(self.steps))
+        object.__setattr__(self, "per_unit", self.steps / self.width)
 
     @property
     def width(self) -> float:
@@ -95,21 +101,17 @@ class Grid:
         return min(round((raw_value - lower) * self.per_unit), self.steps)
 
     @property
-    def per_unit(self) -> float:
-        """Steps in one unit of value: the factor that :meth:`quantise` multiplies by."""
-        return self.steps / self.width
-
-    @property
     def step(self) -> float:
-        """Length of one step: what one lattice unit is worth (post-processing)."""
+        """Width of a grid step (post-processing)."""
         return self.width / self.steps
 
 
-def check_range(lower: float, upper: float, *, shrinks_to: float = 2.0**-34) -> tuple[float, float]:
+def check_range(lower: float, upper: float, *, learned: bool = False) -> tuple[float, float]:
     """Refuse bounds that are not a finite range of usable width.
 
-    ``shrinks_to`` is the smallest part of the range that may be learned later on: that too must be
-    usable, since nothing can be refused once data have been seen.
+    A declared range must leave room for all that is computed from it, since nothing can be refused
+    once data have been seen: for sums of as many observations as there may be, for a ``learned``
+    part of it as small as :data:`rillet.threshold.base.SMALLEST_PART`, and for squares of both.
     """
     for name, value in (("lower", lower), ("upper", upper)):
         number = isinstance(value, (int, float, np.integer, np.floating))
@@ -120,8 +122,16 @@ def check_range(lower: float, upper: float, *, shrinks_to: float = 2.0**-34) -> 
     if not lower < upper:
         raise ParameterError("upper", f"a number above lower ({lower:g})", upper)
     width = upper - lower
-    if not math.isfinite(width) or not math.isfinite(2.0**62 / shrinks_to / width):
-        raise ParameterError("upper", "a range that floats can divide", f"[{lower:g}, {upper:g}]")
+    found = f"[{lower:g}, {upper:g}]"
+    if not math.isfinite(width) or not math.isfinite(LARGEST_SUM / width):
+        raise ParameterError("upper", "a range that floats can divide", found)
+    if not learned and (max(-lower, upper) > LARGEST_BOUND or width < 1 / LARGEST_BOUND):
+        raise ParameterError(
+            "upper",
+            f"bounds within ±{LARGEST_BOUND:.2g}, at least {1 / LARGEST_BOUND:.2g} apart",
+            found,
+            hint="give values and bounds in another unit",
+        )
     return lower, upper
 
 
@@ -161,7 +171,7 @@ def choose_steps(length: int, scale_per_step: float) -> int:
 
 
 def noise_too_large(scale_per_step: float) -> ParameterError:
-    """What is raised when noise of so many times the range does not fit even a coarse lattice."""
+    """What is raised when noise of this scale does not fit even a coarse lattice."""
     return ParameterError(
         "epsilon",
         "a budget whose noise fits the lattice",

@@ -5,6 +5,7 @@ better decoded; ``signed_digit``: best for pure ε; ``toeplitz``: BLT and the sq
 Gaussian noise.  Each keeps its encoder (touches raw data) and its decoder (post-processing) apart.
 """
 
+from rillet.registry import Registry
 from rillet.strategy.base import Decoder, Encoder, Mechanism, Stepper, Strategy
 from rillet.strategy.honaker import HonakerTree
 from rillet.strategy.independent import Independent
@@ -12,17 +13,11 @@ from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
 from rillet.strategy.tree import BinaryTree
 
-STRATEGIES: dict[str, type[Strategy]] = {
-    kind.name: kind
-    for kind in (
-        BinaryTree,
-        BufferedToeplitz,
-        HonakerTree,
-        Independent,
-        SignedDigitTree,
-        SquareRootToeplitz,
-    )
-}
+_OWN = (
+    *(BinaryTree, BufferedToeplitz, HonakerTree, Independent),
+    *(SignedDigitTree, SquareRootToeplitz),
+)
+STRATEGIES = Registry("a strategy", "rillet.strategies", {kind.name: kind for kind in _OWN})
 
 __all__ = [
     "STRATEGIES",

@@ -30,8 +30,10 @@ from rillet.noise import (
     KeyPart,
     LatticeNoise,
     Law,
+    LawName,
     Secret,
 )
+from rillet.options import settle
 from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale, round_up
 
 #: State of an encoder or decoder: a few small arrays, never changed in place.
@@ -71,7 +73,7 @@ class NoiseSource(Protocol):
 
 #: Draws of a level under the key in force: different levels are independent.
 Levels: TypeAlias = Callable[[int], NoiseSource]
-#: For a lattice of so many steps, how far one unit can move a leaf: magnitudes for each column.
+#: For a lattice of a number of steps, how far one unit can move a leaf: magnitudes for each column.
 #: Every movement must be, column by column, at most one of these.
 Moves: TypeAlias = Callable[[int], tuple[tuple[int, ...], ...]]
 
@@ -119,12 +121,19 @@ class Strategy(ABC):
     ``law`` names the noise: ``"laplace"`` (pure ε) or ``"gaussian"``.
     """
 
-    #: Tag in JSON.
+    #: Tag in JSON and TOML.
     name: ClassVar[str]
     #: Raise it when anything about the noise or the encoding changes, so that no noise is shared
     #: between versions.
     version: ClassVar[int] = 1
-    law: str
+    law: LawName
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+    def constants(self, leaves: int) -> tuple[float, ...]:
+        """Numbers beside the options that encoder and decoder are made of; they key the noise."""
+        return ()
 
     @abstractmethod
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
@@ -162,10 +171,6 @@ class Strategy(ABC):
     ) -> Stepper | None:
         """Continue one leaf at a time after ``absorbed`` leaves, where there is such a form."""
         return None
-
-    def __post_init__(self) -> None:
-        if self.law not in LAWS:
-            raise ParameterError("law", f"one of {sorted(LAWS)}", self.law)
 
 
 def _sensitivity(strategy: Strategy, leaves: int, moves: tuple[tuple[int, ...], ...]) -> Fraction:

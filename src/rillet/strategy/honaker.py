@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
 from rillet.strategy.base import Decoder, Encoder, Levels, NoiseProcess, State, Stepper, Strategy
 from rillet.strategy.signed_digit import IdentityDecoder, PrefixEncoder, PrefixStepper
 from rillet.strategy.tree import TreeDecoder
@@ -40,7 +40,7 @@ class HonakerTree(Strategy):
     [1.0, 0.667, 0.571, 2.238]
     """
 
-    law: str = "laplace"
+    law: LawName = "laplace"
     name: ClassVar[str] = "honaker-tree"
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
 from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
 
 
@@ -19,7 +19,7 @@ class Independent(Strategy):
     **Privacy.** A leaf is its own node: L1 sensitivity ``steps``, squared L2 ``steps²``.
     """
 
-    law: str = "laplace"
+    law: LawName = "laplace"
     name: ClassVar[str] = "independent"
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:

@@ -21,12 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from rillet.errors import ParameterError
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
+from rillet.options import option
 from rillet.strategy.base import Decoder, Encoder, Levels, NoiseProcess, State, Stepper, Strategy
 
 #: How far above the least possible arity the search looks, for each number of levels.
@@ -58,19 +59,18 @@ class SignedDigitTree(Strategy):
     Fraction(30, 1)
     """
 
-    law: str = "laplace"
-    arity: int | None = None
-    objective: str = "mean"
+    law: LawName = "laplace"
+    arity: int | None = option(default=None, ge=3)
+    objective: Literal["mean", "max"] = "mean"
     name: ClassVar[str] = "signed-digit-tree"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.law != "laplace":
             hint = "for Gaussian noise use BufferedToeplitz, which is more accurate"
             raise ParameterError("law", "'laplace'", self.law, hint=hint)
-        if self.arity is not None and (self.arity < 3 or self.arity % 2 == 0):
+        if self.arity is not None and self.arity % 2 == 0:
             raise ParameterError("arity", "an odd number from 3 up, or None to choose", self.arity)
-        if self.objective not in ("mean", "max"):
-            raise ParameterError("objective", "'mean' or 'max'", self.objective)
 
     def shape(self, leaves: int) -> tuple[int, int]:
         """Arity and number of levels for a stream of ``leaves`` leaves."""

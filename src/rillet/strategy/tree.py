@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
 from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
 
 
@@ -31,7 +31,7 @@ class BinaryTree(Strategy):
     Fraction(40, 1)
     """
 
-    law: str = "laplace"
+    law: LawName = "laplace"
     name: ClassVar[str] = "binary-tree"
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:

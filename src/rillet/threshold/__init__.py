@@ -4,12 +4,12 @@
 from few observations; ``tail``: noisy histograms at public times, the most accurate.
 """
 
+from rillet.registry import Registry
+from rillet.statistic import Range
 from rillet.threshold.base import (
     Finding,
     Look,
     Outlook,
-    Range,
-    RefreshingThreshold,
     Threshold,
 )
 from rillet.threshold.exponential import ExponentialQuantile
@@ -17,9 +17,8 @@ from rillet.threshold.fixed import FixedThreshold
 from rillet.threshold.smooth import SmoothQuantile
 from rillet.threshold.tail import TailHistogram
 
-THRESHOLDS: dict[str, type[Threshold]] = {
-    kind.name: kind for kind in (FixedThreshold, SmoothQuantile, ExponentialQuantile, TailHistogram)
-}
+_OWN = (FixedThreshold, SmoothQuantile, ExponentialQuantile, TailHistogram)
+THRESHOLDS = Registry("a threshold", "rillet.thresholds", {kind.name: kind for kind in _OWN})
 
 __all__ = [
     "THRESHOLDS",
@@ -29,7 +28,6 @@ __all__ = [
     "Look",
     "Outlook",
     "Range",
-    "RefreshingThreshold",
     "SmoothQuantile",
     "TailHistogram",
     "Threshold",

@@ -1,10 +1,10 @@
-"""What every way of choosing the clipping range must offer."""
+"""What every way of choosing the clipping range must offer: a schedule of looks."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
@@ -12,7 +12,10 @@ import mpmath
 import numpy as np
 
 from rillet.noise import FloatArray, IntArray, Secret
+from rillet.options import settle
+from rillet.precision import precision
 from rillet.privacy import Cost
+from rillet.statistic import Range
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
 GRID_BITS = 24
@@ -20,53 +23,20 @@ GRID_BITS = 24
 SMALLEST_PART = 2.0**-34
 
 
-@dataclass(frozen=True)
-class Range:
-    """The clipping range in force: public, since it was declared or released."""
-
-    lower: float
-    upper: float
-
-    @property
-    def width(self) -> float:
-        """What one observation can move a sum by."""
-        return self.upper - self.lower
-
-
-class Threshold(ABC):
-    """A public, frozen description; the subclasses are frozen dataclasses.
-
-    **Privacy.** :meth:`learn` touches raw data and costs each of them :meth:`cost`, once.
-    """
-
-    #: Tag in JSON.
-    name: ClassVar[str]
-    #: Whether the range is learned from data (and so needs a lag).
-    learns: ClassVar[bool] = True
-
-    @abstractmethod
-    def cost(self, budget: Fraction, delta: float) -> Cost:
-        """What learning costs each observation, when it may spend ``budget`` (ε) and ``delta``."""
-
-    @abstractmethod
-    def learn(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
-    ) -> Range:
-        """Release a clipping range inside the public ``bounds``.
-
-        Values beyond the bounds, NaN and infinities are clipped first, as the lattice
-        does; nothing raises because of a value.
-        """
-
-
 @dataclass(frozen=True, eq=False)
 class Look:
-    """A released tally: exact counts of ``observations`` values plus integer noise.  Public."""
+    """A released measurement of ``observations`` values: public.
 
-    noisy: IntArray
+    Either ``noisy`` counts (exact ones plus integer noise of this ``scale`` and ``law``), taken
+    around a ``centre`` if there is one, or a single released ``point`` on the public grid.
+    """
+
     observations: int
-    scale: float
-    law: str
+    noisy: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    scale: float = 0.0
+    law: str = "laplace"
+    centre: float | None = None
+    point: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,57 +67,87 @@ class Finding:
     clipped_share: float = float("nan")
 
 
-class RefreshingThreshold(Threshold):
-    """A threshold that is learned again at public times, from additive integer tallies.
+class Threshold(ABC):
+    """A way to choose the clipping range: a public schedule of looks, none, one or many.
 
-    **Privacy.** :meth:`tally` touches raw data: one replaced observation moves a tally by at most
-    :meth:`tally_sensitivity`.  Tallies are released with integer noise (a :class:`Look`), and
-    :meth:`judge` sees nothing else.
+    The first look is :meth:`measure` on the values of the warm-up.  A threshold that looks again
+    counts the values of each later segment (:meth:`count`), and integer noise is added to the
+    counts at its end.  After every look :meth:`judge`, which sees released looks only, gives the
+    next range.  A public, frozen description; the subclasses are frozen dataclasses.
+
+    **Privacy.** :meth:`measure` and :meth:`count` touch raw data: the first costs each of the
+    values :meth:`cost`, once; one replaced observation moves counts by :meth:`count_sensitivity`.
     """
 
+    #: Tag in JSON and TOML.
+    name: ClassVar[str]
+    #: Raised when anything about the measurement, its noise or the judgement changes.
+    version: ClassVar[int] = 1
+    #: Whether the range is learned from data (and so needs a warm-up).
+    learns: ClassVar[bool] = True
     #: Whether an estimate of the clipped mass is added back.
     corrects: ClassVar[bool] = False
 
-    @property
-    def centre_share(self) -> Fraction:
-        """Share of the opening's budget that :meth:`find_centre` takes; 0: there is no centre."""
-        return Fraction(0)
+    def __post_init__(self) -> None:
+        settle(self)
 
-    def find_centre(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret
-    ) -> float | None:
-        """Release a point that values lie around, for the tallies; None: the lower bound will do.
+    # --- the schedule: public --------------------------------------------------------------------
 
-        **Privacy.** Pure ``budget`` for each of the values, where there is a centre.
-        """
-        return None
+    def segment_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
+        """Observation numbers after ``lag`` at which a segment ends; the last is ``length``."""
+        return (length,)
 
-    @abstractmethod
-    def epoch_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
-        """Observation numbers after ``lag`` at which an epoch ends; the last is ``length``."""
-
-    @abstractmethod
     def look_share(self, end: int, length: int) -> Fraction:
         """Share of the budget (of μ² or of ε) that the look at ``end`` takes; 0 for no look."""
+        return Fraction(0)
+
+    # --- measuring: touches raw data -------------------------------------------------------------
 
     @abstractmethod
-    def tally(self, raw_values: FloatArray, bounds: Range, centre: float | None = None) -> IntArray:
-        """Exact counts of these values: additive, total, of one fixed size."""
+    def cost(self, budget: Fraction, delta: float) -> Cost:
+        """What the first look costs each value, when it may spend ``budget`` (ε) and ``delta``."""
 
     @abstractmethod
-    def tally_sensitivity(self, law: str) -> Fraction:
-        """L1 sensitivity of a tally for Laplace noise, squared L2 sensitivity for Gaussian."""
+    def measure(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+    ) -> Look:
+        """Release the first look.
 
-    @abstractmethod
+        Values beyond the bounds, NaN and infinities are clipped first, as the lattice does;
+        nothing raises because of a value.
+        """
+
+    def count(self, raw_values: FloatArray, bounds: Range, centre: float | None) -> IntArray:
+        """Exact counts of these values for a later look: additive, total, of one fixed size."""
+        raise NotImplementedError(f"{type(self).__name__} looks once")
+
+    def count_sensitivity(self, law: str) -> Fraction:
+        """L1 sensitivity of the counts for Laplace noise, squared L2 sensitivity for Gaussian."""
+        raise NotImplementedError(f"{type(self).__name__} looks once")
+
+    # --- judging: post-processing ----------------------------------------------------------------
+
     def judge(
-        self,
-        bounds: Range,
-        looks: tuple[Look, ...],
-        ranges: tuple[Range, ...],
-        outlook: Outlook,
-        centre: float | None = None,
+        self, bounds: Range, looks: tuple[Look, ...], ranges: tuple[Range, ...], outlook: Outlook
     ) -> Finding:
-        """The next range from all looks so far; ``ranges`` were in force in each epoch so far."""
+        """The next range from all looks so far; ``ranges`` were in force in each segment so far.
+
+        By default the range up to the released point of the last look.
+        """
+        point = looks[-1].point
+        assert point is not None
+        return Finding(Range(bounds.lower, point))
+
+    # --- alone -----------------------------------------------------------------------------------
+
+    def learn(
+        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+    ) -> Range:
+        """Release a clipping range, without a stream.  **Privacy.** As :meth:`measure`."""
+        look = self.measure(raw_values, bounds, budget, delta, secret)
+        count = max(1, look.observations)
+        alone = Outlook(length=count, after=count, until=count, noise_per_unit=10.0)
+        return self.judge(bounds, (look,), (), alone).range
 
 
 def land_on_grid(distance: mpmath.mpf | float, largest: float) -> float:
@@ -161,10 +161,10 @@ def land_on_grid(distance: mpmath.mpf | float, largest: float) -> float:
         return smallest
     if distance >= largest:
         return largest
-    with mpmath.workprec(256):
-        mantissa, exponent = mpmath.frexp(distance)
-        coarse = mpmath.ceil(mpmath.ldexp(mantissa, GRID_BITS))
-        return min(float(mpmath.ldexp(coarse, int(exponent) - GRID_BITS)), largest)
+    with precision(256) as mp:
+        mantissa, exponent = mp.frexp(distance)
+        coarse = mp.ceil(mp.ldexp(mantissa, GRID_BITS))
+        return min(float(mp.ldexp(coarse, int(exponent) - GRID_BITS)), largest)
 
 
 def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Literal
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri, wrightomega
 
 from rillet.errors import ParameterError
+from rillet.precision import precision
 
 __all__ = [
     "Calibration",
@@ -47,10 +47,14 @@ Law = Literal["laplace", "gaussian"]
 
 _KINDS: Final = ("exact", "textbook", "paper", "paper-mixed")
 _LAWS: Final = ("laplace", "gaussian")
-_DIGITS: Final = 60
-# The draw itself is a 200-bit approximation of its law; this share of δ, left unused by "exact",
-# is far more than that approximation can cost.
+#: 60 digits.
+_PRECISION: Final = 203
+# What the machine draws is within 2^-140 of its law, which costs (1 + e^ε)·2^-140; this share of δ
+# is left for it (docs/proofs/smooth.md, section 5).
 _DELTA_MARGIN: Final = 2.0**-30
+_DRAW_BITS: Final = 110
+#: Below this the share would not do for any ε worth asking for.
+SMALLEST_DELTA: Final = 2.0**-108
 _SEARCH_POINTS: Final = 1024
 
 
@@ -178,11 +182,20 @@ def calibrate(kind: Kind, law: Law, epsilon: float, delta: float, beta_lt: float
             delta,
             "for delta = 0 use the exponential threshold, which is pure",
         )
+    if delta < SMALLEST_DELTA:
+        raise ParameterError(
+            "delta",
+            "at least 2^-108, so that the error of a draw in 256 bits is within it",
+            delta,
+            "use a larger delta, or the exponential threshold, which is pure",
+        )
     if not 0 < beta_lt < 0.5:
         raise ParameterError("beta_lt", "a number between 0 and 0.5, both excluded", beta_lt)
     if kind == "paper-mixed" and law != "laplace":
         raise ParameterError("law", "laplace, the only noise of paper-mixed", law)
-    return _calibrate(kind, law, float(epsilon), float(delta), float(beta_lt))
+    # What is private for a smaller ε is so for a larger one, and the draw costs e^ε.
+    largest = math.log(math.ldexp(delta, _DRAW_BITS) - 1)
+    return _calibrate(kind, law, min(float(epsilon), largest), float(delta), float(beta_lt))
 
 
 @lru_cache(maxsize=4096)
@@ -229,11 +242,9 @@ def published_constants(kind: Kind, law: Law, epsilon: float, delta: float) -> t
 
 def _kappa(a: float, b: float, offset: float) -> float | None:
     """κ = 1/(1 − (e^b − 1)·offset/a) rounded up (PAK, eq. for κ); None where it does not exist."""
-    ctx = _context()
-    rest = 1 - ctx.expm1(ctx.mpf(b)) * ctx.mpf(offset) / ctx.mpf(a)
-    if rest <= 0:
-        return None
-    return math.nextafter(float(1 / rest), math.inf)
+    with precision(_PRECISION) as mp:
+        rest = 1 - mp.expm1(mp.mpf(b)) * mp.mpf(offset) / mp.mpf(a)
+        return None if rest <= 0 else math.nextafter(float(1 / rest), math.inf)
 
 
 def worst_pair_proved(law: Law, a: float, b: float, epsilon: float) -> bool:
@@ -285,21 +296,11 @@ def exact_delta(law: Law, a: float, b: float, epsilon: float) -> float:
     return math.nextafter(float(_precise_delta(law, a, b, epsilon)), math.inf)
 
 
-@cache
-def _context() -> Any:
-    """An mpmath context of our own: changing the global precision would not be thread-safe."""
-    ctx = mpmath.MPContext()
-    ctx.dps = _DIGITS
-    return ctx
-
-
 def _precise_delta(law: Law, a: float, b: float, epsilon: float) -> Any:
     """The δ of `exact_delta` as a 60-digit number."""
-    ctx = _context()
-    shift, log_ratio, eps = ctx.mpf(a), ctx.mpf(b), ctx.mpf(epsilon)
-    if law == "laplace":
-        return _laplace_delta(ctx, shift, log_ratio, eps)
-    return _gaussian_delta(ctx, shift, log_ratio, eps)
+    delta = _laplace_delta if law == "laplace" else _gaussian_delta
+    with precision(_PRECISION) as mp:
+        return delta(mp, mp.mpf(a), mp.mpf(b), mp.mpf(epsilon))
 
 
 def _laplace_delta(ctx: Any, shift: Any, log_ratio: Any, eps: Any) -> Any:
@@ -337,9 +338,9 @@ def _gaussian_delta(ctx: Any, shift: Any, log_ratio: Any, eps: Any) -> Any:
 
 
 def _within(law: Law, a: float, b: float, epsilon: float, delta: float) -> bool:
-    """Whether (a, b) keeps (ε, δ), with proof."""
+    """Whether (a, b) keeps (ε, δ), with proof, and leaves the draw its share of δ."""
     return worst_pair_proved(law, a, b, epsilon) and bool(
-        _precise_delta(law, a, b, epsilon) <= delta
+        _precise_delta(law, a, b, epsilon) <= delta * (1 - _DELTA_MARGIN)
     )
 
 
@@ -363,7 +364,7 @@ def _exact_constants(law: Law, epsilon: float, delta: float, offset: float) -> t
     merit = ratios * (shifts - np.expm1(ratios) * offset)
     best = int(np.argmax(merit))
     a, b = float(shifts[best]), _cut(float(ratios[best]))
-    while not _within(law, a, b, epsilon, target):
+    while not _within(law, a, b, epsilon, delta):
         b = _cut(b * (1 - 2.0**-28))
     return a, b
 

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 
 from rillet.noise import FloatArray, Secret
-from rillet.threshold.base import SMALLEST_PART, Range, clip_to_bounds
+from rillet.statistic import Range
+from rillet.threshold.base import SMALLEST_PART, clip_to_bounds
 from rillet.threshold.rank import cells
 from rillet.threshold.tail_model import knots
 

@@ -15,8 +15,10 @@ import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, Secret
+from rillet.options import LARGEST, option
 from rillet.privacy import Cost
-from rillet.threshold.base import Range, Threshold, clip_to_bounds, learned_range
+from rillet.statistic import Range
+from rillet.threshold.base import Look, Threshold, clip_to_bounds, learned_range
 from rillet.threshold.rank import Cells, cells
 from rillet.threshold.smooth_sensitivity import quantile_rank
 
@@ -24,7 +26,7 @@ from rillet.threshold.smooth_sensitivity import quantile_rank
 PER_OCTAVE: Final = 2**20
 OCTAVES: Final = 34
 CANDIDATES: Final = OCTAVES * PER_OCTAVE + 1
-#: The sample supports a quantile with so many values above it, over ε₁.
+#: The sample supports a quantile with this many values above it, over ε₁.
 _VALUES_ABOVE: Final = 40.0
 #: Aim at this part of c/n values above the threshold: too low costs more than too high.
 _AIM: Final = 0.8
@@ -73,17 +75,9 @@ class ExponentialQuantile(Threshold):
     True
     """
 
-    quantile: float = 0.02
-    multiplier: float = 1.0
+    quantile: float = option(default=0.02, gt=0, le=0.5)
+    multiplier: float = option(default=1.0, ge=1, le=LARGEST)
     name: ClassVar[str] = "exponential-quantile"
-
-    def __post_init__(self) -> None:
-        for name, low, high in (("quantile", 0.0, 0.5), ("multiplier", 1.0, math.inf)):
-            value = getattr(self, name)
-            number = type(value) is int or isinstance(value, float)
-            if not number or not low <= value <= high or value in (0.0, math.inf):
-                expected = "a number of at least 1" if low else "a number above 0 and at most 0.5"
-                raise ParameterError(name, expected, value)
 
     @classmethod
     def extrapolated(
@@ -92,7 +86,7 @@ class ExponentialQuantile(Threshold):
         """The quantile that the sample supports, extrapolated to the one that suits the stream.
 
         With ``noise_per_unit`` the std of the last sum's noise per unit of threshold, the least
-        error leaves about so many of all values above the threshold; the tail is taken to be
+        error leaves about that number of values above the threshold; the tail is taken to be
         exponential.  ``budget`` is ε₁.  **Privacy.** Public numbers only.
         """
         for name, value in (("lag", lag), ("length", length), ("budget", budget)):
@@ -107,11 +101,12 @@ class ExponentialQuantile(Threshold):
         """Pure ε₁, whatever δ."""
         return Cost.pure(budget)
 
-    def learn(
+    def measure(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
-    ) -> Range:
-        """Release the threshold.  **Privacy.** Pure ``budget`` for each of the values."""
-        return self.draw(self.prepare(raw_values, bounds), bounds, budget, secret)
+    ) -> Look:
+        """Release the upper end.  **Privacy.** Pure ``budget`` for each of the values."""
+        drawn = self.draw(self.prepare(raw_values, bounds), bounds, budget, secret)
+        return Look(len(raw_values), point=drawn.upper)
 
     def prepare(self, raw_values: FloatArray, bounds: Range) -> Cells:
         """All that comes before the draw: sorting, and the distance of every candidate.

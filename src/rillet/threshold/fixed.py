@@ -10,7 +10,8 @@ from rillet.errors import ParameterError
 from rillet.gather.grid import check_range
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Cost
-from rillet.threshold.base import Range, Threshold
+from rillet.statistic import Range
+from rillet.threshold.base import Look, Threshold
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,19 @@ class FixedThreshold(Threshold):
 
     def range_within(self, bounds: Range) -> Range:
         """The declared range, which must lie inside the public bounds."""
-        upper = bounds.upper if self.upper is None else self.upper
-        check_range(bounds.lower, upper)
-        if upper > bounds.upper:
-            raise ParameterError("threshold", f"at most upper ({bounds.upper:g})", upper)
-        return Range(bounds.lower, float(upper))
+        if self.upper is None:
+            return bounds
+        check_range(bounds.lower, self.upper)
+        if self.upper > bounds.upper:
+            raise ParameterError("threshold", f"at most upper ({bounds.upper:g})", self.upper)
+        return Range(bounds.lower, float(self.upper))
 
     def cost(self, budget: Fraction, delta: float) -> Cost:
         """Nothing."""
         return Cost()
 
-    def learn(
+    def measure(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
-    ) -> Range:
+    ) -> Look:
         """Ignore the data."""
-        return self.range_within(bounds)
+        return Look(len(raw_values), point=self.range_within(bounds).upper)

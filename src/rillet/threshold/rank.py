@@ -25,14 +25,14 @@ from itertools import accumulate
 from operator import mul
 from typing import Final
 
-import mpmath
 import numpy as np
 
 from rillet.noise import IntArray, KeyPart, Secret, uniform_below
+from rillet.precision import precision
 
 #: The largest weight: no point of the grid has less than 2^-128 of it.
 _LARGEST_WEIGHT: Final = 2**128
-#: e^(ε/2) is rounded down to so many bits behind the point, and not taken beyond e^100.
+#: e^(ε/2) is rounded down to this many bits behind the point, and not taken beyond e^100.
 _RATIO_BITS: Final = 192
 _LARGEST_EXPONENT: Final = 100
 
@@ -44,10 +44,10 @@ def weight_ratio(budget: Fraction) -> Fraction:
     **Privacy.** Public numbers only.
     """
     exponent = min(budget / 2, Fraction(_LARGEST_EXPONENT))
-    with mpmath.workprec(2 * _RATIO_BITS + 256):
-        ratio = mpmath.exp(mpmath.mpf(exponent.numerator) / exponent.denominator)
+    with precision(2 * _RATIO_BITS + 256) as mp:
+        ratio = mp.exp(mp.mpf(exponent.numerator) / exponent.denominator)
         # One less than the floor: more than mpmath could be wrong by.
-        scaled = int(mpmath.floor(mpmath.ldexp(ratio, _RATIO_BITS))) - 1
+        scaled = int(mp.floor(mp.ldexp(ratio, _RATIO_BITS))) - 1
     return max(Fraction(1), Fraction(scaled, 2**_RATIO_BITS))
 
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
-import mpmath
 import numpy as np
 
 from rillet.errors import ParameterError
-from rillet.noise import LAWS, FloatArray, Secret, continuous_draw
+from rillet.noise import LAWS, FloatArray, LawName, Secret, continuous_draw
+from rillet.options import LARGEST, option
+from rillet.precision import precision
 from rillet.privacy import Cost, round_down
-from rillet.threshold.base import Range, Threshold, clip_to_bounds, learned_range
+from rillet.statistic import Range
+from rillet.threshold.base import Look, Threshold, clip_to_bounds, learned_range
 from rillet.threshold.calibration import Calibration, Kind, calibrate
-from rillet.threshold.calibration import Law as LawName
 from rillet.threshold.smooth_sensitivity import quantile_rank, smooth_sensitivity
 
 
@@ -47,30 +48,13 @@ class SmoothQuantile(Threshold):
         ``"laplace"`` or ``"gaussian"``.
     """
 
-    quantile: float = 0.005
-    rank_factor: float = 0.85
-    multiplier: float = 1.0
-    beta_lt: float = 0.004
+    quantile: float = option(default=0.005, gt=0, le=0.5)
+    rank_factor: float = option(default=0.85, gt=0, le=1)
+    multiplier: float = option(default=1.0, ge=1, le=LARGEST)
+    beta_lt: float = option(default=0.004, gt=0, le=0.5)
     calibration: Kind = "exact"
     law: LawName = "laplace"
     name: ClassVar[str] = "smooth-quantile"
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("quantile", 0.0, 0.5),
-            ("rank_factor", 0.0, 1.0),
-            ("beta_lt", 0.0, 0.5),
-        ):
-            value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or (not low < value <= high)
-            ):
-                raise ParameterError(name, f"a number above {low:g} and at most {high:g}", value)
-        number = type(self.multiplier) is int or isinstance(self.multiplier, float)
-        if not number or not 1.0 <= self.multiplier < float("inf"):
-            raise ParameterError("multiplier", "a number of at least 1", self.multiplier)
 
     def calibrated(self, budget: Fraction, delta: float) -> Calibration:
         """The constants a, b, offset and κ for this budget; refused where κ does not exist."""
@@ -93,11 +77,12 @@ class SmoothQuantile(Threshold):
         """λp, as the decimals that were typed."""
         return Fraction(repr(float(self.quantile))) * Fraction(repr(float(self.rank_factor)))
 
-    def learn(
+    def measure(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
-    ) -> Range:
-        """Release the threshold.  **Privacy.** (ε₁, δ) for each of the values."""
-        return self.draw(self.prepare(raw_values, bounds, budget, delta), secret)
+    ) -> Look:
+        """Release the upper end.  **Privacy.** (ε₁, δ) for each of the values."""
+        drawn = self.draw(self.prepare(raw_values, bounds, budget, delta), secret)
+        return Look(len(raw_values), point=drawn.upper)
 
     def prepare(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float
@@ -122,12 +107,12 @@ class SmoothQuantile(Threshold):
         """
         noise = continuous_draw(LAWS[self.law], secret, ("threshold", self.name), index)
         bounds, constants = unreleased.bounds, unreleased.constants
-        with mpmath.workprec(256):
-            scale = mpmath.mpf(constants.kappa) * mpmath.mpf(unreleased.exact_sensitivity)
-            scale /= mpmath.mpf(constants.a)
-            released = mpmath.mpf(unreleased.exact_quantile) - mpmath.mpf(bounds.lower)
-            released += scale * (noise + mpmath.mpf(constants.offset))
-            released *= mpmath.mpf(self.multiplier)
+        with precision(256) as mp:
+            scale = mp.mpf(constants.kappa) * mp.mpf(unreleased.exact_sensitivity)
+            scale /= mp.mpf(constants.a)
+            released = mp.mpf(unreleased.exact_quantile) - mp.mpf(bounds.lower)
+            released += scale * (noise + mp.mpf(constants.offset))
+            released *= mp.mpf(self.multiplier)
         return learned_range(bounds, released)
 
 

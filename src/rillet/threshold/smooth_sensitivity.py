@@ -26,11 +26,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import ParameterError
+from rillet.precision import precision
 
 __all__ = [
     "largest_gaps",
@@ -96,9 +96,8 @@ def smooth_weights(b: float, terms: int) -> NDArray[np.float64]:
 
     **Privacy.** Public numbers only. Deterministic: multiplications in order, no library exp.
     """
-    ctx = mpmath.MPContext()
-    ctx.prec = 120
-    ratio = float(ctx.exp(-ctx.mpf(b)) * (1 + ctx.mpf(_WEIGHT_MARGIN)))
+    with precision(120) as mp:
+        ratio = float(mp.exp(-mp.mpf(b)) * (1 + mp.mpf(_WEIGHT_MARGIN)))
     factors = np.full(terms + 1, math.nextafter(ratio, math.inf))
     factors[0] = 1.0 + _WEIGHT_MARGIN
     weights = np.asarray(np.multiply.accumulate(factors))

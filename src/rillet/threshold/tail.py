@@ -1,6 +1,6 @@
 """The most accurate threshold here: noisy histograms at public times, and a model of the tail.
 
-At the end of the opening, and again each time the stream has doubled, the counts of values on a
+At the end of the warm-up, and again each time the stream has doubled, the counts of values on a
 logarithmic grid are released with integer noise.  From all of them the next range is chosen, and
 the mass that clipping removed is estimated and added back (:mod:`rillet.threshold.tail_model`).
 """
@@ -14,16 +14,16 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from rillet.errors import ParameterError
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
+from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
+from rillet.statistic import Range
 from rillet.threshold.base import (
     SMALLEST_PART,
     Finding,
     Look,
     Outlook,
-    Range,
-    RefreshingThreshold,
+    Threshold,
     clip_to_bounds,
     learned_range,
 )
@@ -40,20 +40,20 @@ from rillet.threshold.tail_model import (
     removed_mass,
 )
 
-#: An observation is shared between the two knots around it in so many parts, so that the mean of
-#: the counts is the mean of the values.
+#: An observation is shared between the two knots around it in this many parts, so that the mean
+#: of the counts is the mean of the values.
 PARTS: Final = 256
-#: Of the opening's budget, for the centre of a range with two sides.
+#: Of the warm-up's budget, for the centre of a range with two sides.
 CENTRE_SHARE: Final = Fraction("0.15")
 
 
 @dataclass(frozen=True)
-class TailHistogram(RefreshingThreshold):
-    """Learn the range from noisy logarithmic histograms, at the opening and at public times after.
+class TailHistogram(Threshold):
+    """Learn the range from noisy logarithmic histograms, in the warm-up and at public times after.
 
-    **Privacy.** Replacing one observation moves a tally by at most ``2·PARTS`` in L1 and
+    **Privacy.** Replacing one observation moves the counts by at most ``2·PARTS`` in L1 and
     ``2·PARTS²`` in squared L2: an observation adds ``PARTS`` units to two neighbouring counts.  The
-    opening's look is pure (Laplace); a later look takes its share of each observation's budget,
+    warm-up's look is pure (Laplace); a later look takes its share of each observation's budget,
     and the running sum the rest.  Choosing the range and adding mass back see released counts only.
 
     Parameters
@@ -61,34 +61,26 @@ class TailHistogram(RefreshingThreshold):
     growth
         The range is learned again each time the stream has grown by this factor; None: never.
     share
-        Share of the budget (of μ², or of ε) that an observation of the last epoch gives to its
-        look; earlier epochs, which are shorter, give proportionally more, up to 0.36.
+        Share of the budget (of μ², or of ε) that an observation of the last segment gives to its
+        look; earlier segments, which are shorter, give proportionally more, up to 0.36.
     two_sided
         Learn a lower end as well, for values that do not start at the lower bound (1000 ± 10 in
-        [0, 3000]): 15 % of the opening's budget finds a private median, and the histograms are
+        [0, 3000]): 15 % of the warm-up's budget finds a private median, and the histograms are
         taken on both sides of it.
     """
 
-    growth: float | None = 2.0
-    share: float = 0.05
+    growth: float | None = option(default=2.0, ge=1.5, le=1000)
+    share: float = option(default=0.05, gt=0, le=0.36)
     two_sided: bool = False
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.growth is not None and not 1.5 <= self.growth <= 1000:
-            raise ParameterError("growth", "a factor from 1.5 to 1000, or None", self.growth)
-        if not 0 < self.share <= 0.36:
-            raise ParameterError("share", "a share above 0 and at most 0.36", self.share)
-        if not isinstance(self.two_sided, bool):
-            raise ParameterError("two_sided", "True or False", self.two_sided)
-
     # --- public schedule -------------------------------------------------------------------------
 
-    def epoch_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
+    def segment_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
         """``length``, ``length/√growth`` and what dividing by ``growth`` gives, down to 1.5 lags.
 
-        The last epoch is the shorter one: the range in force at the end has seen most of the
+        The last segment is the shorter one: the range in force at the end has seen most of the
         stream, and a late change of level is noticed sooner.
         """
         ends = [length]
@@ -108,33 +100,22 @@ class TailHistogram(RefreshingThreshold):
 
     # --- counting --------------------------------------------------------------------------------
 
-    @property
-    def centre_share(self) -> Fraction:
-        """A fraction of the opening's budget, where the range has two sides."""
-        return CENTRE_SHARE if self.two_sided else Fraction(0)
-
-    def find_centre(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret
-    ) -> float | None:
-        """A private median, where the range has two sides.  **Privacy.** Pure ``budget``."""
-        return find_centre(raw_values, bounds, budget, secret) if self.two_sided else None
-
-    def tally(self, raw_values: FloatArray, bounds: Range, centre: float | None = None) -> IntArray:
+    def count(self, raw_values: FloatArray, bounds: Range, centre: float | None) -> IntArray:
         """Counts on the logarithmic grid, in parts.  **Privacy.** Touches raw data; total."""
         raw_height = clip_to_bounds(raw_values, bounds)
         raw_height -= bounds.lower if centre is None else centre
-        places = knots(bounds.width) if centre is None else knots_around(bounds, centre)
-        size = len(places)
-        index = np.searchsorted(places, raw_height, side="right") - 1
+        at = knots(bounds.width) if centre is None else knots_around(bounds, centre)
+        size = len(at)
+        index = np.searchsorted(at, raw_height, side="right") - 1
         np.clip(index, 0, size - 2, out=index)
-        raw_height -= places[index]
-        raw_height *= (PARTS / np.diff(places))[index]
+        raw_height -= at[index]
+        raw_height *= (PARTS / np.diff(at))[index]
         upper_parts = np.clip(np.rint(raw_height), 0, PARTS)
         counts = np.bincount(index, PARTS - upper_parts, size)
         counts += np.bincount(index + 1, upper_parts, size)
         return counts.astype(np.int64)
 
-    def tally_sensitivity(self, law: str) -> Fraction:
+    def count_sensitivity(self, law: str) -> Fraction:
         """``2·PARTS``, or ``2·PARTS²`` for Gaussian noise."""
         return Fraction(2 * PARTS if law == "laplace" else 2 * PARTS**2)
 
@@ -144,19 +125,36 @@ class TailHistogram(RefreshingThreshold):
         """Pure ε₁, whatever δ."""
         return Cost.pure(budget)
 
-    def learn(
+    def measure(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
-    ) -> Range:
-        """One look and no more.  **Privacy.** Pure ``budget`` for each of the values."""
-        for_centre = budget * self.centre_share
-        centre = self.find_centre(raw_values, bounds, for_centre, secret)
-        scale = laplace_scale(self.tally_sensitivity("laplace"), budget - for_centre)
+    ) -> Look:
+        """Noisy counts of the warm-up, around a private median where the range has two sides.
+
+        **Privacy.** Pure ``budget`` for each of the values.
+        """
+        centre = None
+        if self.two_sided:
+            centre = find_centre(raw_values, bounds, budget * CENTRE_SHARE, secret)
+        exact_counts = self.count(raw_values, bounds, centre)
+        return self.first_look(exact_counts, len(raw_values), budget, secret, centre)
+
+    def first_look(
+        self,
+        exact_counts: IntArray,
+        observations: int,
+        budget: Fraction,
+        secret: Secret,
+        centre: float | None = None,
+    ) -> Look:
+        """The first look from counts: simulations on public data count once and draw often.
+
+        **Privacy.** With the centre, pure ``budget`` for each of the values.
+        """
+        left = budget if centre is None else budget * (1 - CENTRE_SHARE)
+        scale = laplace_scale(self.count_sensitivity("laplace"), left)
         noise = LatticeNoise(LAWS["laplace"], scale, secret, ("threshold", self.name))
-        exact_tally = self.tally(raw_values, bounds, centre)
-        noisy = exact_tally + noise.draw(0, len(exact_tally))
-        count = max(1, len(raw_values))
-        alone = Outlook(length=count, after=count, until=count, noise_per_unit=10.0)
-        return self.judge(bounds, (Look(noisy, count, scale, "laplace"),), (), alone, centre).range
+        noisy = exact_counts + noise.draw(0, len(exact_counts))
+        return Look(observations, noisy, scale, "laplace", centre)
 
     def judge(
         self,
@@ -164,9 +162,9 @@ class TailHistogram(RefreshingThreshold):
         looks: tuple[Look, ...],
         ranges: tuple[Range, ...],
         outlook: Outlook,
-        centre: float | None = None,
     ) -> Finding:
         """The next range, and what clipping removes.  **Privacy.** Post-processing."""
+        centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
@@ -215,7 +213,9 @@ class _Side:
 
 def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list[_Side]:
     counts = [
-        Counts(look.noisy / PARTS, look.observations, look.scale / PARTS, look.law == "laplace")
+        Counts(
+            look.noisy / PARTS, max(1, look.observations), look.scale / PARTS, look.law == "laplace"
+        )
         for look in looks
     ]
     if centre is None:
@@ -253,7 +253,7 @@ def _choose_ends(sides: list[_Side], outlook: Outlook, past: list[float]) -> lis
         ends[number] = choose_end(
             tails[number],
             length=outlook.length,
-            epoch=outlook.until - outlook.after,
+            segment=outlook.until - outlook.after,
             noise_per_unit=outlook.noise_per_unit,
             past=past,
             final=outlook.until >= outlook.length,

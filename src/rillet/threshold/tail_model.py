@@ -27,7 +27,7 @@ PER_OCTAVE: Final = 5
 OCTAVES: Final = 40
 KNOTS: Final = PER_OCTAVE * OCTAVES + 2
 
-#: A tail is fitted from at most so many knots below the top one to so many above it.
+#: A tail is fitted from at most ``_DOWN`` knots below the top one to ``_UP`` above it.
 _DOWN: Final = round(1.2 * PER_OCTAVE)
 _UP: Final = PER_OCTAVE
 #: Points between two knots at which a range may end.
@@ -47,13 +47,13 @@ _HIGHEST_LEVEL: Final = 30.0
 _SHAPES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SHAPE_PRIOR: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
-#: The bulk of the values fills about so many knots.
+#: The bulk of the values fills about this many knots.
 _RUN: Final = 8
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
 #: How much of the clipped mass is counted on to be added back, when a range is chosen.
 _ADDED_BACK: Final = 0.5
-#: An epoch speaks for itself where it differs from all looks together by so many deviations.
+#: A segment speaks for itself where it differs from all looks together by this many deviations.
 _CONTRADICTION: Final = 5.0
 
 
@@ -326,7 +326,7 @@ def choose_end(
     tail: Tail,
     *,
     length: int,
-    epoch: int,
+    segment: int,
     noise_per_unit: float,
     past: list[float],
     final: bool,
@@ -351,7 +351,7 @@ def choose_end(
     square = sunk + change[None, :] + (ends[None, :] - later) ** 2 + later**2
     left = np.maximum(clipped - _ADDED_BACK * tail.light[None, :], 0.0)
     left_at_best = left[rows, best][:, None]
-    bias = length * left_at_best + epoch * (left - left_at_best)
+    bias = length * left_at_best + segment * (left - left_at_best)
     error = mean_absolute(np.maximum(bias, 0.0), noise_per_unit * np.sqrt(square))
     loss = error / np.maximum(whole[rows, best], 1e-300)[:, None]
     return float(tail.ends[int(np.argmin(tail.weights @ loss))])

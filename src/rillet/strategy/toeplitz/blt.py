@@ -27,6 +27,7 @@ import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray
+from rillet.precision import precision
 
 #: Precision, in bits, of everything that is computed before it is rounded.
 PRECISION: Final = 240
@@ -65,43 +66,45 @@ class Blt:
     @cached_property
     def phi(self) -> list[mpmath.mpf]:
         """Rates of the encoder."""
-        return [mpmath.ldexp(rate, -53) for rate in self.rates[0::2]]
+        with precision(PRECISION) as mp:
+            return [mp.ldexp(rate, -53) for rate in self.rates[0::2]]
 
     @cached_property
     def psi(self) -> list[mpmath.mpf]:
         """Rates of the decoder."""
-        return [mpmath.ldexp(rate, -53) for rate in self.rates[1::2]]
+        with precision(PRECISION) as mp:
+            return [mp.ldexp(rate, -53) for rate in self.rates[1::2]]
 
     @cached_property
     def omega(self) -> list[mpmath.mpf]:
         """Output weights of the encoder: residues of ``c`` at its poles, all positive."""
-        with mpmath.workprec(PRECISION):
+        with precision(PRECISION):
             return _residues(self.phi, self.psi)
 
     @cached_property
     def beta(self) -> list[mpmath.mpf]:
         """``β_0, β_1, …``: residues of ``g`` at 1 and at the zeros of ``c``, all positive."""
-        with mpmath.workprec(PRECISION):
-            at_one = mpmath.fprod(self.phi) / mpmath.fprod(self.psi)
+        with precision(PRECISION) as mp:
+            at_one = mp.fprod(self.phi) / mp.fprod(self.psi)
             others = _residues(self.psi, self.phi)
             return [at_one, *(-value / rate for value, rate in zip(others, self.psi, strict=True))]
 
     def encoder_norm(self, leaves: int) -> mpmath.mpf:
         """``‖c‖₂`` over ``leaves`` coefficients, to a relative 2^-200."""
-        with mpmath.workprec(PRECISION):
-            total = mpmath.mpf(1)
+        with precision(PRECISION) as mp:
+            total = mp.mpf(1)
             for weight, rate in zip(self.omega, self.phi, strict=True):
                 for other_weight, other in zip(self.omega, self.phi, strict=True):
                     decay = rate + other - rate * other
-                    exponent = (leaves - 1) * (mpmath.log1p(-rate) + mpmath.log1p(-other))
-                    total -= weight * other_weight * mpmath.expm1(exponent) / decay
-            return mpmath.sqrt(total)
+                    exponent = (leaves - 1) * (mp.log1p(-rate) + mp.log1p(-other))
+                    total -= weight * other_weight * mp.expm1(exponent) / decay
+            return mp.sqrt(total)
 
     @cached_property
     def decoder_floats(self) -> tuple[FloatArray, FloatArray]:
         """Weights ``β_0 … β_d`` and poles ``λ_1 … λ_d``; as rates, the poles are exact floats."""
         weights = np.array([float(value) for value in self.beta])
-        return weights, np.array([float(1 - rate) for rate in self.psi])
+        return weights, np.array([float(2**53 - rate) * 2.0**-53 for rate in self.rates[1::2]])
 
     def error_covariance(self, earlier: FloatArray, later: FloatArray) -> FloatArray:
         """``Σ_{j < earlier} g_j g_{j + later − earlier}``: covariance of two decoded sums.
@@ -150,8 +153,9 @@ def _residues(poles: list[mpmath.mpf], zeros: list[mpmath.mpf]) -> list[mpmath.m
     """``Π_j (zeros_j − pole)/Π_{others} (other − pole)`` for each pole, all in rates."""
     residues = []
     for pole in poles:
-        top = mpmath.fprod(zero - pole for zero in zeros)
-        residues.append(top / mpmath.fprod(other - pole for other in poles if other != pole))
+        top = pole.context.fprod(zero - pole for zero in zeros)
+        others = pole.context.fprod(other - pole for other in poles if other != pole)
+        residues.append(top / others)
     return residues
 
 
@@ -180,8 +184,8 @@ def squared_sensitivity(
     norm: mpmath.mpf, steps: int, leaves: int, rounding: mpmath.mpf
 ) -> Fraction:
     """``(steps·‖c̃‖ + (1 + 2E)·√(leaves − 1))²`` rounded up, as an exact rational."""
-    with mpmath.workprec(PRECISION):
-        length = steps * norm + (1 + rounding) * mpmath.sqrt(leaves - 1)
-        bound = length**2 * (1 + mpmath.ldexp(1, -150))
+    with precision(PRECISION) as mp:
+        length = steps * norm + (1 + rounding) * mp.sqrt(leaves - 1)
+        bound = length**2 * (1 + mp.ldexp(1, -150))
         mantissa, exponent = bound.man_exp
     return int(mantissa) * Fraction(2) ** int(exponent)

@@ -18,8 +18,9 @@ from typing import ClassVar
 import mpmath
 import numpy as np
 
-from rillet.errors import ParameterError
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
+from rillet.options import option
+from rillet.precision import precision
 from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
 from rillet.strategy.toeplitz.blt import (
     FEWEST_BUFFERS,
@@ -57,15 +58,13 @@ class BufferedToeplitz(Strategy):
     2.34
     """
 
-    law: str = "gaussian"
-    buffers: int | None = None
+    law: LawName = "gaussian"
+    buffers: int | None = option(default=None, ge=FEWEST_BUFFERS, le=MOST_BUFFERS)
     name: ClassVar[str] = "buffered-toeplitz"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_gaussian(self.law)
-        if self.buffers is not None and not FEWEST_BUFFERS <= self.buffers <= MOST_BUFFERS:
-            expected = f"{FEWEST_BUFFERS} to {MOST_BUFFERS}, or None to choose"
-            raise ParameterError("buffers", expected, self.buffers)
 
     def blt(self, leaves: int) -> Blt:
         """The fitted rates for a stream of ``leaves`` leaves."""
@@ -73,6 +72,10 @@ class BufferedToeplitz(Strategy):
             return blt_for(leaves, self.buffers)
         log_length = (leaves - 1).bit_length()
         return blt_for(leaves, 3 + (log_length > 10) + (log_length > 14) + (log_length > 17))
+
+    def constants(self, leaves: int) -> tuple[float, ...]:
+        """The rates."""
+        return self.blt(leaves).rates
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
         """Square of the L2 norm, rounded up."""
@@ -109,7 +112,7 @@ class BufferedToeplitz(Strategy):
 @lru_cache(maxsize=64)
 def _column_norm(blt: Blt, leaves: int) -> mpmath.mpf:
     """``‖c̃‖``: the norm of the coefficients as the encoder's tables hold them, rounded up."""
-    with mpmath.workprec(PRECISION):
+    with precision(PRECISION):
         return blt.encoder_norm(leaves) + encoder_tables(blt).deviation
 
 

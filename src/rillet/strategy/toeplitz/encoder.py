@@ -35,6 +35,7 @@ import numpy as np
 from rillet.errors import StreamEnded
 from rillet.extras import compiled
 from rillet.noise import FloatArray, IntArray
+from rillet.precision import precision
 from rillet.strategy.base import Encoder, State
 from rillet.strategy.toeplitz.blt import PRECISION, Blt
 
@@ -153,16 +154,18 @@ def _round_sums(values: list[mpmath.mpf], bits: int) -> list[int]:
 
     Each integer is within 1 of its value, and never below 0 when no value is.
     """
-    running, rounded = mpmath.mpf(0), [0]
+    mp = values[0].context
+    running, rounded = mp.mpf(0), [0]
     for value in values:
-        running += mpmath.ldexp(value, bits)
-        rounded.append(int(mpmath.nint(running)))
+        running += mp.ldexp(value, bits)
+        rounded.append(int(mp.nint(running)))
     return [after - before for before, after in pairwise(rounded)]
 
 
 def _bits(value: mpmath.mpf) -> int:
     """Least ``b`` with ``value ≤ 2^b``."""
-    return int(mpmath.ceil(mpmath.log(value, 2)))
+    mp = value.context
+    return int(mp.ceil(mp.log(value, 2)))
 
 
 @lru_cache(maxsize=32)
@@ -172,14 +175,14 @@ def encoder_tables(blt: Blt) -> EncoderTables:
     leaf_mix, buffer_mix = np.zeros((CHUNK, CHUNK + d)), np.zeros((d, CHUNK))
     ladder, decay = np.zeros((SPAN, d), np.int64), np.zeros(d, np.int64)
     shifts = np.zeros((4, d), np.int64)
-    with mpmath.workprec(PRECISION):
-        deviation = mpmath.sqrt(CHUNK) * mpmath.ldexp(2, -COEFFICIENT_BITS)
-        rounding = mpmath.mpf(0)
-        inside = [mpmath.mpf(0)] * (CHUNK - 1)
+    with precision(PRECISION) as mp:
+        deviation = mp.sqrt(CHUNK) * mp.ldexp(2, -COEFFICIENT_BITS)
+        rounding = mp.mpf(0)
+        inside = [mp.mpf(0)] * (CHUNK - 1)
         for i, (rate, weight) in enumerate(zip(blt.phi, blt.omega, strict=True)):
-            log = mpmath.log1p(-rate)
-            powers = [mpmath.exp(log * r) for r in range(CHUNK)]
-            lost = [-mpmath.expm1(log * CHUNK * m) for m in range(SPAN + 1)]
+            log = mp.log1p(-rate)
+            powers = [mp.exp(log * r) for r in range(CHUNK)]
+            lost = [-mp.expm1(log * CHUNK * m) for m in range(SPAN + 1)]
             inside = [c + weight * power for c, power in zip(inside, powers[:-1], strict=True)]
             g = COEFFICIENT_BITS - _bits(weight)
             f = COEFFICIENT_BITS + 2 * LIMB - g
@@ -189,18 +192,18 @@ def encoder_tables(blt: Blt) -> EncoderTables:
             shifts[:, i] = f, e, ladder_shift, decay_shift
             buffer_mix[i] = _round_sums([weight * power for power in powers], g)
             leaf_mix[:, CHUNK + i] = _round_sums([1 - power for power in powers], f - e)[::-1]
-            ladder[:, i] = [int(mpmath.nint(mpmath.ldexp(x, ladder_shift))) for x in lost[:SPAN]]
-            decay[i] = int(mpmath.floor(mpmath.ldexp(lost[SPAN], decay_shift)))
+            ladder[:, i] = [int(mp.nint(mp.ldexp(x, ladder_shift))) for x in lost[:SPAN]]
+            decay[i] = int(mp.floor(mp.ldexp(lost[SPAN], decay_shift)))
             # Lemmas 2 and 3 of docs/proofs/toeplitz.md.
-            used = mpmath.ldexp(int(decay[i]), -decay_shift)
-            off = mpmath.ldexp(1, e - f) + mpmath.ldexp(2, -ladder_shift)
-            off = mpmath.ldexp(1, -g) + weight * off
-            drift = weight * mpmath.ldexp(1, -decay_shift) * mpmath.sqrt(2 / used) / used
-            length = mpmath.sqrt(CHUNK * SPAN)
-            deviation += 2 * length * (off * mpmath.sqrt(1 + 1 / used) + drift)
-            units = mpmath.ldexp(1 / used + 2, -LIMB) + 1
-            units = mpmath.ldexp(units, -COEFFICIENT_BITS - LIMB)
-            rounding += (mpmath.ldexp(weight, g) + 1) * units
+            used = mp.ldexp(int(decay[i]), -decay_shift)
+            off = mp.ldexp(1, e - f) + mp.ldexp(2, -ladder_shift)
+            off = mp.ldexp(1, -g) + weight * off
+            drift = weight * mp.ldexp(1, -decay_shift) * mp.sqrt(2 / used) / used
+            length = mp.sqrt(CHUNK * SPAN)
+            deviation += 2 * length * (off * mp.sqrt(1 + 1 / used) + drift)
+            units = mp.ldexp(1 / used + 2, -LIMB) + 1
+            units = mp.ldexp(units, -COEFFICIENT_BITS - LIMB)
+            rounding += (mp.ldexp(weight, g) + 1) * units
         toeplitz = [1 << COEFFICIENT_BITS, *_round_sums(inside, COEFFICIENT_BITS)]
     for leaf in range(CHUNK):
         leaf_mix[leaf, leaf:CHUNK] = toeplitz[: CHUNK - leaf]

@@ -12,11 +12,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import ClassVar, Final
 
-import mpmath
 import numpy as np
 
 from rillet.errors import ParameterError
-from rillet.noise import FloatArray, IntArray
+from rillet.noise import FloatArray, IntArray, LawName
+from rillet.precision import precision
 from rillet.strategy.base import Decoder, Encoder, State, Strategy
 from rillet.strategy.toeplitz.blt import PRECISION, check_gaussian, squared_sensitivity
 from rillet.strategy.toeplitz.encoder import LARGEST_TOTAL, check_end
@@ -39,20 +39,22 @@ class SquareRootToeplitz(Strategy):
     linear function of the leaves, rounded once (docs/proofs/toeplitz.md).
     """
 
-    law: str = "gaussian"
+    law: LawName = "gaussian"
     name: ClassVar[str] = "square-root-toeplitz"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_gaussian(self.law)
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
         """Square of the L2 norm, rounded up."""
         _check_length(leaves)
-        with mpmath.workprec(PRECISION):
+        with precision(PRECISION) as mp:
             # Σ f_k² by floats: 2^16 additions of positive numbers, each within 2^-50 of the truth.
             squares = float(np.sum(square_root_coefficients(leaves) ** 2)) * (1 + 2.0**-30)
-            norm = mpmath.sqrt(mpmath.mpf(squares)) + _column_deviation(leaves)
-        return squared_sensitivity(norm, steps, leaves, mpmath.mpf(0))
+            norm = mp.sqrt(mp.mpf(squares))
+            norm += mp.sqrt(leaves) * mp.ldexp(2, -_BITS)  # each coefficient is within 2 units
+            return squared_sensitivity(norm, steps, leaves, mp.mpf(0))
 
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """``Σ_{k < t} f_k²``."""
@@ -103,11 +105,6 @@ def _fixed_point(leaves: int) -> FloatArray:
     """``2^24·f_k`` as integers whose running sums are rounded, so that errors do not add up."""
     running = np.rint(np.cumsum(square_root_coefficients(leaves)) * 2.0**_BITS)
     return np.diff(running, prepend=0.0)
-
-
-def _column_deviation(leaves: int) -> mpmath.mpf:
-    """Bound on ‖c̃ − c‖₂: each coefficient is within 2 units of 2^-24."""
-    return mpmath.sqrt(leaves) * mpmath.ldexp(2, -_BITS)
 
 
 def _convolve(exact_values: IntArray, count: int, leaves: int) -> list[IntArray]:

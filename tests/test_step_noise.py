@@ -77,7 +77,7 @@ def node_vectors(name: str, recording: Recording) -> tuple[np.ndarray, np.ndarra
     """Exact nodes of the opening and of the main mechanism."""
     layout = PLANS[name][0].layout
     nodes = [*recording.nodes.get("independent", []), *recording.nodes.get("tree", [])]
-    opening = 0 if layout.opening is None else layout.opening.leaves
+    opening = 0 if layout.warm_up is None else layout.warm_up.leaves
     assert layout.main is not None
     assert len(nodes) == opening + layout.main.leaves
     return np.array(nodes[:opening], np.int64), np.array(nodes[opening:], np.int64)
@@ -89,7 +89,7 @@ def moved(name: str, values: np.ndarray, place: int, other: float) -> tuple[int,
     neighbour[place] = other
     layout = PLANS[name][0].layout
     pairs = zip(
-        (layout.opening, layout.main),
+        (layout.warm_up, layout.main),
         node_vectors(name, replay(name, values)),
         node_vectors(name, replay(name, neighbour)),
         strict=True,
@@ -117,8 +117,8 @@ def test_neighbours_stay_within_the_sensitivity(name, seed, place, other):
     opening, main = moved(name, awkward_values(45, seed), place, other)
     if place < layout.lag:
         assert main == 0  # the first observations do not enter the main mechanism
-        assert opening <= layout.opening.strategy.sensitivity(
-            layout.opening.leaves, layout.opening.steps
+        assert opening <= layout.warm_up.strategy.sensitivity(
+            layout.warm_up.leaves, layout.warm_up.steps
         )
     else:
         assert opening == 0
@@ -141,7 +141,7 @@ def test_what_is_charged_is_what_is_drawn(name):
         opening, main = moved(name, values, t - 1, 1e9)
         cost = Cost()
         if t <= layout.lag:
-            scale = layout.opening.scale
+            scale = layout.warm_up.scale
             threshold = layout.threshold.cost(layout.threshold_budget, plan.delta)
             cost = threshold + Cost.pure(Fraction(opening) / Fraction(scale))
         elif layout.main.strategy.law == "laplace":
@@ -166,8 +166,8 @@ def _check_addresses(plan: Plan, recording: Recording) -> None:
     """Each node is drawn once, at the calibrated scale, and nothing else is drawn."""
     layout = plan.layout
     expected = {(1, "strategy", "main"): layout.main}
-    if layout.opening is not None:
-        expected[0, "strategy", "opening"] = layout.opening
+    if layout.warm_up is not None:
+        expected[0, "strategy", "warm-up"] = layout.warm_up
     assert set(recording.draws) == set(expected)
     for address, mechanism in expected.items():
         assert recording.draws[address] == list(range(1, mechanism.leaves + 1))
@@ -256,7 +256,7 @@ def test_variance_with_an_opening_is_the_closed_form():
             rows.append(releases.sum[np.array(at) - 19])
     errors = np.array(rows) - 6.25 * np.array(at)
     scale = layout.main.scale / layout.main.steps
-    other = layout.opening.scale / layout.opening.steps / scale
+    other = layout.warm_up.scale / layout.warm_up.steps / scale
     assert other == pytest.approx(2 / 5)  # 1/0.5 against 5 levels
     for t, error in zip(at, errors.T, strict=True):
         nodes = (t - 19).bit_count()
@@ -309,7 +309,7 @@ def test_keys_purposes_and_epochs_are_independent():
     own = SECRET.derive("stream", b"digest", "")
     sources = [
         mechanism.noise(own, "main"),
-        mechanism.noise(own, "opening"),
+        mechanism.noise(own, "warm-up"),
         mechanism.noise(own.ratchet(), "main"),
         mechanism.noise(SECRET.derive("stream", b"digest", "", "north"), "main"),
         mechanism.noise(SECRET.derive("stream", b"digest", "", "south"), "main"),

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.streams import SECRET, awkward_values, baseline, paper, state_text
 from rillet import ParameterError, Plan
-from rillet.stream import as_observations
+from rillet.gather.observations import as_observations
 
 
 class Unwilling:
@@ -94,7 +94,6 @@ def test_no_value_raises_or_warns(value, meant):
         np.ma.array([1, 2], mask=[True, False]),
         np.array([2**64 - 1, 7], np.uint64),
         np.array([True, False]),
-        np.array([[1.0], [2.0]], order="F"),
     ],
     ids=lambda a: str(a.dtype),
 )
@@ -109,12 +108,24 @@ def test_arrays_of_any_kind_are_the_loop_over_their_elements(array):
     assert len(expected) == 2
 
 
-def test_nested_lists_are_flat_and_ragged_ones_do_not_raise():
-    assert as_observations([[1.0, 2.0], [3.0, 4.0]]).tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert as_observations([[1.0, "x"], [3.0, 4.0]]).size == 4
+def test_one_outermost_element_is_one_observation():
+    for nested in ([[1.0, 2.0], [3.0, 4.0]], [(1.0,), (2.0,)], [np.array([1.0]), [2.0]]):
+        assert np.isnan(as_observations(nested)).tolist() == [True, True]
+    # A strange element changes nothing about the others.
+    for strange in ([1.0], np.array([1.0]), bytearray(b"1"), (), {}, "x", None, np.ma.masked):
+        assert as_observations([3.0, strange, 4.0])[[0, 2]].tolist() == [3.0, 4.0]
+        assert as_observations((3.0, strange, 4.0)).shape == (3,)
     assert np.isnan(as_observations([[1.0, 2.0], [3.0]])).all()
     assert np.isnan(as_observations([np.zeros((2, 3)), np.zeros(2)])).all()
     assert np.isnan(as_observations([Unwilling(), Unwilling()])).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("values", [np.zeros((3, 2)), np.zeros((3, 1)), np.float64(3), "12", b"1"])
+def test_what_is_not_one_dimension_is_refused(values):
+    stream = baseline(10).open(secret=SECRET)
+    with pytest.raises(ParameterError, match="values"):
+        stream.update_many(values)
+    assert stream.t == 0
 
 
 def test_iterators_are_read_and_unordered_things_refused():

@@ -34,7 +34,7 @@ BOUNDS = some.tuples(some.floats(-1e6, 1e6), some.floats(1e-3, 1e6)).map(
 )
 
 
-# --- The tally -----------------------------------------------------------------------------------
+# --- Counts --------------------------------------------------------------------------------------
 
 
 def distances(one: np.ndarray, two: np.ndarray) -> tuple[int, int]:
@@ -46,18 +46,18 @@ def distances(one: np.ndarray, two: np.ndarray) -> tuple[int, int]:
 @given(
     bounds=BOUNDS, pair=some.tuples(ANY_FLOAT, ANY_FLOAT), rest=some.lists(ANY_FLOAT, max_size=5)
 )
-def test_one_observation_moves_a_tally_by_no_more_than_is_charged(bounds, pair, rest):
+def test_one_observation_moves_counts_by_no_more_than_is_charged(bounds, pair, rest):
     threshold = TailHistogram()
-    one, two = (threshold.tally(np.array([value, *rest]), bounds) for value in pair)
+    one, two = (threshold.count(np.array([value, *rest]), bounds, None) for value in pair)
     first, second = distances(one, two)
-    assert first <= threshold.tally_sensitivity("laplace") == 2 * PARTS
-    assert second <= threshold.tally_sensitivity("gaussian") == 2 * PARTS**2
+    assert first <= threshold.count_sensitivity("laplace") == 2 * PARTS
+    assert second <= threshold.count_sensitivity("gaussian") == 2 * PARTS**2
     assert one.shape == (KNOTS,)
     assert one.min() >= 0
     assert one.sum() == PARTS * (1 + len(rest))
 
 
-def test_the_sensitivity_of_a_tally_by_brute_force():
+def test_the_sensitivity_of_counts_by_brute_force():
     """All pairs of values on, beside and between knots: the bound is reached and never passed."""
     bounds, threshold = Range(-2.0, 6.0), TailHistogram()
     places = bounds.lower + knots(bounds.width)[-12:]
@@ -65,16 +65,16 @@ def test_the_sensitivity_of_a_tally_by_brute_force():
     between = [places[:-1] + part * np.diff(places) for part in (0.2, 1 / 3, 0.5, 0.998)]
     odd = [np.nan, np.inf, -np.inf, -2.0, 6.0, 1e308, 5e-324]
     values = np.concatenate([places, *near, *between, odd])
-    tallies = [threshold.tally(np.array([value]), bounds) for value in values]
-    found = [distances(one, two) for one in tallies for two in tallies]
+    counted = [threshold.count(np.array([value]), bounds, None) for value in values]
+    found = [distances(one, two) for one in counted for two in counted]
     assert max(first for first, _ in found) == 2 * PARTS
     assert max(second for _, second in found) == 2 * PARTS**2
 
 
-def test_tallies_add_up_whatever_the_blocks():
+def test_counts_add_up_whatever_the_blocks():
     values, bounds, threshold = awkward_values(500, 3), Range(0.0, 100.0), TailHistogram()
-    parts = sum(threshold.tally(part, bounds) for part in np.array_split(values, 7))
-    assert np.array_equal(parts, threshold.tally(values, bounds))
+    parts = sum(threshold.count(part, bounds, None) for part in np.array_split(values, 7))
+    assert np.array_equal(parts, threshold.count(values, bounds, None))
 
 
 # --- What is charged -----------------------------------------------------------------------------
@@ -113,25 +113,24 @@ def test_no_observation_pays_more_than_the_promise(plan):
     assert main is not None
     for charge in layout.charges().totals():
         assert charge.cost.within(layout.guarantee)
-    # Every observation is in the opening or in one epoch.
-    firsts = [1, *(epoch.first for epoch in layout.epochs)]
-    lasts = [layout.lag, *(epoch.last for epoch in layout.epochs)]
+    # Every observation is in the warm-up or in one segment.
+    firsts = [1, *(segment.first for segment in layout.segments)]
+    lasts = [layout.lag, *(segment.last for segment in layout.segments)]
     assert firsts == [1, *(last + 1 for last in lasts[:-1])]
     assert lasts[-1] == plan.length
     # Look and sum together cost no more than the sum alone would, in the same kind.
-    for epoch in layout.epochs:
-        look = Cost() if epoch.look is None else epoch.look.cost
-        both = epoch.cost + look
+    for segment in layout.segments:
+        look = Cost() if segment.look is None else segment.look.cost
+        both = segment.cost + look
         assert both.delta == 0
         assert both.epsilon <= main.cost.epsilon
         assert both.mu_squared <= main.cost.mu_squared
         # And leave next to nothing unused.
         used = both.epsilon + both.mu_squared
         assert used >= Fraction(98, 100) * (main.cost.epsilon + main.cost.mu_squared)
-    assert layout.opening is not None
-    assert layout.opening_look is not None
-    opening = layout.opening.cost + layout.opening_look.cost
-    assert opening == Cost.pure(Fraction(plan.epsilon))
+    assert layout.warm_up is not None
+    look = layout.threshold.cost(layout.threshold_budget, plan.delta)
+    assert layout.warm_up.cost + look == Cost.pure(Fraction(plan.epsilon))
 
 
 @settings(max_examples=40)
@@ -140,21 +139,22 @@ def test_every_cost_is_a_sensitivity_over_a_scale(plan):
     layout, main = plan.layout, plan.layout.main
     assert main is not None
     power = 1 if main.strategy.law == "laplace" else 2
-    for epoch in layout.epochs:
-        moved = main.strategy.sensitivity(main.leaves, epoch.steps)
+    for segment in layout.segments:
+        moved = main.strategy.sensitivity(main.leaves, segment.steps)
         cost = moved / Fraction(main.scale) ** power
-        if epoch.look is None:  # calibrated: what is charged is what was allowed
-            assert cost <= epoch.cost.epsilon + epoch.cost.mu_squared
+        if segment.look is None:  # calibrated: what is charged is what was allowed
+            assert cost <= segment.cost.epsilon + segment.cost.mu_squared
             continue
-        assert epoch.cost == (Cost.pure(cost) if power == 1 else Cost.gaussian(cost))
+        assert segment.cost == (Cost.pure(cost) if power == 1 else Cost.gaussian(cost))
         counted = Fraction(2 * PARTS**power)
-        cost = counted / Fraction(epoch.look.scale) ** power
-        assert epoch.look.cost == (Cost.pure(cost) if power == 1 else Cost.gaussian(cost))
-        assert epoch.look.law == main.strategy.law
-    opening_look = layout.opening_look
-    assert opening_look is not None
-    assert opening_look.law == "laplace"
-    assert 2 * PARTS / Fraction(opening_look.scale) <= opening_look.cost.epsilon
+        cost = counted / Fraction(segment.look.scale) ** power
+        assert segment.look.cost == (Cost.pure(cost) if power == 1 else Cost.gaussian(cost))
+        assert segment.look.law == main.strategy.law
+    look = layout.threshold.measure(
+        np.ones(3), layout.bounds, layout.threshold_budget, plan.delta, SECRET
+    )
+    assert look.law == "laplace"
+    assert 2 * PARTS / Fraction(look.scale) <= layout.threshold_budget
 
 
 # --- What is drawn -------------------------------------------------------------------------------
@@ -180,8 +180,7 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
     assert main is not None
     with recorded() as recording:
         plan.open(secret=SECRET).update_many(awkward_values(900, 5))
-    looks = {layout.lag: layout.opening_look}
-    looks |= {epoch.last: epoch.look for epoch in layout.epochs if epoch.look is not None}
+    looks = {segment.last: segment.look for segment in layout.segments if segment.look is not None}
     seen: dict[Any, list[int]] = {}
     for address, indices in recording.draws.items():
         kind = address[1]
@@ -190,9 +189,15 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
             expected = looks[address[2]]
             assert expected is not None
             seen.setdefault(("look", address[2]), []).extend(indices)
-        elif address[2] == "opening":
-            expected = layout.opening
-            seen.setdefault("opening", []).extend(indices)
+        elif kind == "threshold":
+            assert indices == list(range(KNOTS))
+            (scale,) = recording.scales[address]
+            assert 2 * PARTS / Fraction(scale) <= layout.threshold_budget
+            seen.setdefault("warm-up's look", []).extend(indices)
+            continue
+        elif address[2] == "warm-up":
+            expected = layout.warm_up
+            seen.setdefault("warm-up", []).extend(indices)
         else:
             expected = main
             seen.setdefault(address[2:], []).extend(indices)
@@ -201,7 +206,8 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
         assert recording.laws[address] == {law}
     for end in looks:
         assert seen.pop(("look", end)) == list(range(KNOTS))
-    assert len(seen.pop("opening")) == 1
+    assert len(seen.pop("warm-up")) == 1
+    assert len(seen.pop("warm-up's look")) == KNOTS
     assert not recording.continuous
     for indices in seen.values():
         assert len(indices) == len(set(indices))
@@ -214,10 +220,10 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
 
 @dataclass
 class Inside:
-    """Exact leaves and tallies of one run, before the noise."""
+    """Exact leaves and counts of one run, before the noise."""
 
     leaves: list[int] = field(default_factory=list)
-    tallies: dict[int, np.ndarray] = field(default_factory=dict)
+    counts: dict[int, np.ndarray] = field(default_factory=dict)
     findings: list[Any] = field(default_factory=list)
 
 
@@ -225,16 +231,22 @@ class Inside:
 def watched(given: Inside | None = None) -> Iterator[Inside]:
     """Note what meets the noise; with ``given``, decide as that run did: the same releases."""
     found = Inside()
-    release, look, judge = rillet.step._release_leaves, rillet.step._look, TailHistogram.judge
+    release, finish = rillet.step._release_leaves, rillet.step._finish_segment
+    measure, judge = TailHistogram.measure, TailHistogram.judge
     decisions = iter(given.findings if given is not None else ())
 
     def note_leaves(layout: Any, state: Any, first: int, exact_leaves: Any) -> Any:
-        found.leaves.extend(np.asarray(exact_leaves).tolist())
+        (exact_column,) = exact_leaves
+        found.leaves.extend(np.asarray(exact_column).tolist())
         return release(layout, state, first, exact_leaves)
 
-    def note_tally(layout: Any, state: Any, t: int) -> Any:
-        found.tallies[t] = state.exact_tally.copy()
-        return look(layout, state, t)
+    def note_first(self: TailHistogram, raw_values: Any, bounds: Range, *more: Any) -> Any:
+        found.counts[len(raw_values)] = self.count(raw_values, bounds, None)
+        return measure(self, raw_values, bounds, *more)
+
+    def note_counts(layout: Any, state: Any, *more: Any) -> Any:
+        found.counts[state.t] = state.exact_counts.copy()
+        return finish(layout, state, *more)
 
     def decide(self: TailHistogram, *arguments: Any) -> Any:
         finding = judge(self, *arguments) if given is None else next(decisions)
@@ -243,7 +255,8 @@ def watched(given: Inside | None = None) -> Iterator[Inside]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rillet.step, "_release_leaves", note_leaves)
-        patch.setattr(rillet.step, "_look", note_tally)
+        patch.setattr(rillet.step, "_finish_segment", note_counts)
+        patch.setattr(TailHistogram, "measure", note_first)
         patch.setattr(TailHistogram, "judge", decide)
         yield found
 
@@ -262,30 +275,30 @@ def test_neighbours_with_the_same_releases_differ_by_what_is_charged(name, place
         plan.open(secret=SECRET).update_many(values)
     with watched(one) as two:
         plan.open(secret=SECRET).update_many(other)
-    moved = {t: distances(one.tallies[t], two.tallies[t]) for t in one.tallies}
+    moved = {t: distances(one.counts[t], two.counts[t]) for t in one.counts}
     touched = [t for t, found in moved.items() if found != (0, 0)]
     leaves = np.array(two.leaves) - np.array(one.leaves)
     if place < layout.lag:
         assert touched == [layout.lag]
         assert not leaves.any()
         return
-    epoch = layout.epoch_at(place + 1)
-    assert touched == ([epoch.last] if epoch.look is not None else [])
-    # From the lowest to the highest value: exactly one leaf moves, by all the steps of its epoch.
+    segment = layout.segment_at(place + 1)
+    assert touched == ([segment.last] if segment.look is not None else [])
+    # From the lowest to the highest value: exactly one leaf moves, by all the steps of its segment.
     assert np.flatnonzero(leaves).tolist() == [layout.leaf_of(place + 1) - 1]
-    assert leaves.max() == epoch.steps < (main.steps if epoch.look is not None else 2**62)
+    assert leaves.max() == segment.steps < (main.steps if segment.look is not None else 2**62)
     power = 1 if main.strategy.law == "laplace" else 2
     paid = main.strategy.sensitivity(main.leaves, int(leaves.max())) / Fraction(main.scale) ** power
-    if epoch.look is not None:
-        paid += moved[epoch.last][power - 1] / Fraction(epoch.look.scale) ** power
+    if segment.look is not None:
+        paid += moved[segment.last][power - 1] / Fraction(segment.look.scale) ** power
     allowed = main.cost.epsilon if power == 1 else main.cost.mu_squared
     assert paid <= allowed
 
 
-def test_the_range_of_an_epoch_depends_on_what_came_before_it_alone():
+def test_the_range_of_an_segment_depends_on_what_came_before_it_alone():
     plan = plan_of("gaussian")
     values = awkward_values(900, 7)
-    ends = [plan.lag, *(epoch.last for epoch in plan.layout.epochs)]
+    ends = [plan.lag, *(segment.last for segment in plan.layout.segments)]
     assert len(ends) > 3
     whole = plan.open(secret=SECRET)
     whole.update_many(values)
@@ -294,7 +307,7 @@ def test_the_range_of_an_epoch_depends_on_what_came_before_it_alone():
         changed[end:] = 90.0
         stream = plan.open(secret=SECRET)
         stream.update_many(changed)
-        # Learned at the end of the opening and of each epoch up to `end`.
-        assert stream._settled().ranges[: number + 1] == whole._settled().ranges[: number + 1]
+        # Learned at the end of the warm-up and of each segment up to `end`.
+        assert stream._state().ranges[: number + 1] == whole._state().ranges[: number + 1]
         # And the change was one that counts, where a range is still to be learned from it.
-        assert (stream._settled().ranges != whole._settled().ranges) == (end != ends[-2])
+        assert (stream._state().ranges != whole._state().ranges) == (end != ends[-2])

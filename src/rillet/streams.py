@@ -1,0 +1,608 @@
+"""Streams of a plan over a store: in memory or on disk, one key or many.
+
+Everything runs through one pure function, :func:`rillet.step.step`.  :class:`Streams` finds the
+stream of each observation, steps it and commits to the store; :class:`Stream` is the view of one
+key, with a faster form for one observation at a time in memory.
+
+**Privacy.** Keys are declared, never learned from data.  An observation of a source whose key was
+not declared is dropped, and nothing public depends on how many there were.  Each key has a secret
+of its own and each observation belongs to one key: what the plan promises holds for every
+observation of every key at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rillet.errors import NotReady, ParameterError, StateError
+from rillet.gather.observations import as_float, as_observations
+from rillet.layout import Layout, SharedThreshold
+from rillet.noise import FloatArray, IntArray, Secret
+from rillet.release import Key, Release, Releases
+from rillet.scalar import ScalarRun
+from rillet.state.base import Absorbed, Kept, MemoryStore, Pool, Progress, Store
+from rillet.state.uses import POOL, Guard
+from rillet.statistic import Range, Totals
+from rillet.step import StreamState, no_releases, step, stream_ended
+from rillet.threshold import Outlook
+
+if TYPE_CHECKING:
+    from rillet.privacy import Charges
+
+#: Where the length is not known, a shared range is chosen for streams of this length.
+_ASSUMED_LENGTH: Final = 2**16
+#: Scalar updates that are still being learned from are handed on in blocks of this many.
+_PENDING: Final = 4096
+
+
+class _Single:
+    """What must not exist twice: two copies would put the same noise on different data."""
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(
+            "a stream cannot be copied: the same noise on other data would reveal the difference; "
+            "open another stream, or take a snapshot()"
+        )
+
+    def __deepcopy__(self, _: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+
+class Streams(_Single):
+    """A running stream for each declared key.
+
+    Calls from several threads wait for each other.
+
+    **Privacy.** ``update`` and ``update_many`` touch raw data; what they return is public.
+
+    Get one from :meth:`rillet.Plan.open_many`; ``rillet run --state`` keeps the same on disk.
+
+    Examples
+    --------
+    >>> import rillet
+    >>> plan = rillet.Plan(epsilon=1.0, upper=60.0, length=1000, keys=["north", "south"])
+    >>> streams = plan.open_many()
+    >>> streams.update(12.5, key="north").t
+    1
+    >>> len(streams.update_many([3.0, 4.0], key=["south", "north"]))
+    2
+    >>> streams.rollup().t
+    3
+    """
+
+    def __init__(
+        self, layout: Layout, keys: tuple[Key, ...], store: Store, guard: Guard | None = None
+    ) -> None:
+        self.keys = keys
+        self._indices = {key: index for index, key in enumerate(keys)}
+        self._store = store
+        self._planned = layout
+        self._lock = threading.RLock()
+        #: Of a secret that others may have; None for a fresh one.
+        self._guard = guard
+        #: Observations that wait to be compared with what the secret was used for.
+        self._late: tuple[IntArray, FloatArray] | None = None
+        #: One for each key at most: two would go their own ways with the same noise.
+        self._views: dict[int, Stream] = {}
+
+    # --- absorbing -------------------------------------------------------------------------------
+
+    def update(self, value: float, *, key: Key | str | int = ()) -> Release | None:
+        """Absorb one observation of a key; return its latest release if there is a new one."""
+        index = self._index(key)
+        with self._settled():
+            before = self._read(index).state.latest
+            self.absorb(np.array([as_float(value)]), np.array([index]))
+            latest = self._read(index).state.latest
+        return None if latest is before else latest
+
+    def update_many(
+        self,
+        values: ArrayLike | Iterable[object],
+        *,
+        key: Sequence[Key | str | int] | Key | str | int = (),
+    ) -> Releases:
+        """Absorb many observations, in order; return all releases in their order.
+
+        ``key`` is the key of all of them, or has one key for each.  A key that was not declared is
+        an error, and nothing is absorbed.
+        """
+        raw_values = as_observations(values)
+        if not isinstance(key, tuple | str | int):
+            key_of = np.array([self._index(one) for one in key], np.int64)
+            if len(key_of) != len(raw_values):
+                raise ParameterError(
+                    "key", f"one key per value, {len(raw_values):,} in all", len(key_of)
+                )
+        else:
+            key_of = np.full(len(raw_values), self._index(key), np.int64)
+        return self.absorb(raw_values, key_of)
+
+    def absorb(
+        self,
+        raw_values: FloatArray,
+        key_of: IntArray,
+        *,
+        sequence: IntArray | None = None,
+        absorbed: Absorbed | None = None,
+    ) -> Releases:
+        """Absorb a block: for each value the index of its key, -1 where none was declared.
+
+        ``sequence`` has a number for each value that grows within a key (-1: none): a number that
+        is not above the last one was absorbed before, and is left out.  ``absorbed`` says which
+        part of a source this was.  Releases come in the order of the observations that completed
+        them, however the input was cut into blocks.
+
+        Under a secret that was used before, observations are compared with those of then, by whole
+        chunks (:mod:`rillet.state.uses`): what is released again may come up to a chunk late.
+
+        **Privacy.** As :func:`rillet.step.step`, for each key; while a shared range is learned,
+        nothing is released.
+
+        Raises
+        ------
+        StreamEnded
+            If a key would have more observations than the plan's length; nothing is absorbed.
+        StateError
+            If the secret was used for other data; nothing is absorbed, now or later.
+        """
+        guard = self._guard
+        with self._settled(), nullcontext() if guard is None else guard.locked():
+            sequences: dict[int, int] = {}
+            if len(key_of) and key_of.min() < 0:
+                declared = key_of >= 0
+                key_of, raw_values = key_of[declared], raw_values[declared]
+                sequence = None if sequence is None else sequence[declared]
+            if sequence is not None:
+                new, sequences = self._unseen(key_of, sequence)
+                raw_values, key_of = raw_values[new], key_of[new]
+            before, pool = self._store.progress, self._store.pool
+            layout, learned = self.layout, before.range
+            arrived = len(raw_values)
+            late = []
+            if self._late is not None:
+                key_of = np.concatenate([self._late[0], key_of])
+                raw_values = np.concatenate([self._late[1], raw_values])
+            if pool is not None:
+                self._check_lengths(layout, np.concatenate([*pool.key_of, key_of]))
+                if guard is not None and guard.guards(POOL):
+                    assert layout.shared is not None
+                    room = layout.shared.observations - pool.observations
+                    count = guard.compare(POOL, raw_values[:room])
+                    if count < min(room, len(raw_values)):
+                        late.append((key_of[count:], raw_values[count:]))
+                        key_of, raw_values = key_of[:count], raw_values[:count]
+                pool, key_of, raw_values = _fill(layout.shared, pool, key_of, raw_values)
+                if pool is None:
+                    assert layout.shared is not None and self._store.pool is not None
+                    full = layout.shared.observations
+                    secret = self._store.pool.secret
+                    learned = _learn_shared(layout, layout.shared, raw_values[:full], secret)
+                    layout = layout.with_range(learned)
+            if guard is not None:
+                cleared = guard.compare_rows(rows_of_keys(key_of), raw_values)
+                if cleared is not None:
+                    late.append((key_of[~cleared], raw_values[~cleared]))
+                    key_of, raw_values = key_of[cleared], raw_values[cleared]
+            kept, releases = self._step_each(layout, key_of, raw_values)
+            for index, number in sequences.items():
+                known = kept.get(index) or self._store.read(layout, index)
+                kept[index] = replace(known, sequence=number)
+            progress = Progress(
+                before.batch + (len(releases) > 0),
+                before.observations + arrived,
+                learned,
+                absorbed,
+            )
+            if guard is not None:
+                guard.note()
+            self._store.commit(progress, kept, pool, releases)
+            self._late = late[0] if late else None
+            return releases
+
+    def _step_each(
+        self, layout: Layout, key_of: IntArray, raw_values: FloatArray
+    ) -> tuple[dict[int, Kept], Releases]:
+        """Step each key that occurs; raises before any state has changed."""
+        kept: dict[int, Kept] = {}
+        parts: list[Releases] = []
+        starts: list[tuple[Any, int]] = []
+        for index, rows in rows_of_keys(key_of):
+            before = self._store.read(layout, index)
+            after, releases = step(layout, self.keys[index], before.state, raw_values[rows])
+            kept[index] = Kept(after, before.sequence)
+            if before.state.t < layout.lag <= after.t and after.backfill is not None:
+                parts.append(after.backfill[:-1])  # Its last one is the first of `releases`.
+                starts.append((rows, before.state.t))
+            if len(releases):
+                parts.append(releases)
+                starts.append((rows, before.state.t))
+        if not parts:
+            return kept, no_releases(layout)
+        if len(kept) == 1:
+            return kept, Releases.join(parts)
+        # What was backfilled comes with the observation that ended the warm-up.
+        arrivals = [
+            rows[np.maximum(part.t, layout.lag) - absorbed - 1]
+            for part, (rows, absorbed) in zip(parts, starts, strict=True)
+        ]
+        return kept, Releases.join(parts, arrivals)
+
+    def _check_lengths(self, layout: Layout, key_of: IntArray) -> None:
+        """Refuse more observations in the pool than a key may have: later would be too late."""
+        counts = np.bincount(key_of, minlength=1)
+        if counts.max() > layout.length:
+            index = int(counts.argmax())
+            raise stream_ended(layout, int(counts[index]), self.keys[index])
+
+    def _unseen(self, key_of: IntArray, sequence: IntArray) -> tuple[IntArray, dict[int, int]]:
+        """Rows that were not absorbed before, and the last number of each key after them."""
+        keep = np.ones(len(key_of), bool)
+        last: dict[int, int] = {}
+        for index, rows in rows_of_keys(key_of):
+            numbers, before = sequence[rows], self._read(index).sequence
+            highest = np.maximum.accumulate(np.concatenate([[before], numbers]))
+            keep[rows] = (numbers < 0) | (numbers > highest[:-1])
+            last[index] = int(highest[-1])
+        return np.flatnonzero(keep), last
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """The layout in force: of a plan whose keys share a range, with that range once known."""
+        learned = self._store.progress.range
+        return self._planned if learned is None else self._planned.with_range(learned)
+
+    @property
+    def store(self) -> Store:
+        """Where the states live."""
+        return self._store
+
+    @property
+    def observations(self) -> int:
+        """Observations absorbed, of declared keys."""
+        with self._settled():
+            return self._store.progress.observations
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait to be compared with what the secret was used for before."""
+        return 0 if self._late is None else len(self._late[0])
+
+    def latest(self, key: Key | str | int = ()) -> Release:
+        """The latest release of a key again, the very same numbers."""
+        with self._settled():
+            state = self._read(self._index(key)).state
+        if state.latest is None:
+            first = self._planned.first_release
+            raise NotReady(
+                f"no release yet: the first comes after {first:,} observations, and {state.t:,} "
+                "have been absorbed"
+            )
+        return state.latest
+
+    def rollup(self) -> Release:
+        """One release for all keys that have one: the sum of their latest ones.
+
+        **Privacy.** Post-processing.  The noise of different keys is independent: variances add.
+        """
+        with self._settled():
+            each = [self._read(index).state.latest for index in range(len(self.keys))]
+        return roll_up(self._planned, [latest for latest in each if latest is not None])
+
+    def t(self, key: Key | str | int = ()) -> int:
+        """Number of observations of a key that its stream has absorbed."""
+        with self._settled():
+            return self._read(self._index(key)).state.t
+
+    def charges(self, key: Key | str | int = ()) -> Charges:
+        """What each observation of a key has been charged so far."""
+        return self._planned.charges().after(self.t(key))
+
+    def stream(self, key: Key | str | int = ()) -> Stream:
+        """The view of one key; always the same object."""
+        index = self._index(key)
+        with self._lock:
+            return self._views.setdefault(index, Stream(self, index))
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Streams: {len(self.keys):,} keys, {self._planned.guarantee}>"
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Within this the store has what single updates of views absorbed, and nobody adds any."""
+        with self._lock:
+            for view in self._views.values():
+                view._settle()
+            yield
+
+    def _read(self, index: int) -> Kept:
+        return self._store.read(self.layout, index)
+
+    def _index(self, key: Key | str | int) -> int:
+        own = key if isinstance(key, tuple) else (key,)
+        try:
+            return self._indices[own]
+        except (KeyError, TypeError):
+            shown = ", ".join(str(one[0] if len(one) == 1 else one) for one in self.keys[:5])
+            more = ", …" if len(self.keys) > 5 else ""
+            raise ParameterError("key", f"one of the declared keys ({shown}{more})", key) from None
+
+
+class Stream(_Single):
+    """A running stream: feed it observations, take releases.
+
+    Calls from several threads wait for each other.
+
+    **Privacy.** ``update`` and ``update_many`` touch raw data; what they return is public.  The
+    object holds unreleased data and a secret; its ``repr`` shows public numbers only.
+
+    Get one from :meth:`rillet.Plan.open`, :meth:`rillet.Plan.resume` or :meth:`Streams.stream`.
+    """
+
+    def __init__(self, streams: Streams, index: int = 0) -> None:
+        self._streams, self._index = streams, index
+        self._layout, self._lock = streams.layout, streams._lock
+        # What is on disk is committed at once; in memory single updates may wait.
+        self._quick = isinstance(streams._store, MemoryStore) and streams._planned.shared is None
+        self._raw_pending: list[float] = []
+        self._scalar: ScalarRun | None = None
+
+    def update(self, value: float) -> Release | None:
+        """Absorb one observation; return the release that it completes, if any.
+
+        Under a secret that was used before, it is the latest of those that have been compared.
+        """
+        with self._lock:
+            scalar = self._scalar
+            if scalar is None or not scalar.room:
+                if not self._quick or self._streams.waiting:
+                    return self._streams.update(value, key=self.key)
+                scalar = self._next_scalar()
+                if scalar is None:
+                    return self._update_block(value)
+            raw_value = value if type(value) is float else as_float(value)
+            guard = self._streams._guard
+            if guard is not None and not guard.take(self._index, raw_value):
+                self._settle()
+                return self._streams.update(raw_value, key=self.key)
+            return scalar.absorb(raw_value)
+
+    def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
+        """Absorb many observations, in order: the same as the loop over :meth:`update`."""
+        raw_block = as_observations(values)
+        with self._lock:
+            self._settle()
+            return self._streams.absorb(raw_block, np.full(len(raw_block), self._index, np.int64))
+
+    def latest(self) -> Release:
+        """The latest release again, the very same numbers."""
+        with self._lock:
+            if self._scalar is not None and self._scalar.latest is not None:
+                return self._scalar.latest
+            self._settle()
+            return self._streams.latest(self.key)
+
+    @property
+    def t(self) -> int:
+        """Number of observations absorbed."""
+        waiting = len(self._raw_pending) if self._scalar is None else self._scalar.absorbed
+        return self._kept().state.t + waiting
+
+    @property
+    def key(self) -> Key:
+        """The stream's declared key."""
+        return self._streams.keys[self._index]
+
+    @property
+    def secret(self) -> Secret:
+        """The stream's own secret as it is now: :meth:`rillet.Plan.resume` takes it."""
+        return self._state().secret
+
+    @property
+    def charges(self) -> Charges:
+        """What each observation has been charged so far."""
+        return self._layout.charges().after(self.t)
+
+    @property
+    def backfill(self) -> Releases | None:
+        """Releases for the first ``lag`` observations, when the plan has ``backfill=True``."""
+        return self._kept().state.backfill
+
+    def snapshot(self) -> bytes:
+        """The whole state, sealed under the stream's secret, for :meth:`rillet.Plan.resume`.
+
+        From now on what the stream absorbs is remembered, so that another one that goes on from
+        the snapshot in this process cannot go another way.
+        """
+        from rillet.state.snapshot import seal_state
+
+        if not isinstance(self._streams._store, MemoryStore):
+            raise StateError(
+                "snapshot: this stream is kept in a folder, which is its snapshot; to copy it, use "
+                "rillet state DIR --backup"
+            )
+        with self._lock:
+            state = self._state()
+            return seal_state(self._streams.layout, self.key, state, self._guarded(state))
+
+    def _guarded(self, state: StreamState) -> bytes:
+        """What the guard needs to go on with this stream; nothing for a secret of tests."""
+        streams = self._streams
+        if state.secret.for_tests_only:
+            return b""
+        if streams.waiting:
+            raise StateError(
+                f"snapshot: {streams.waiting:,} observations wait to be compared with what the "
+                "secret was used for; absorb more of them first"
+            )
+        if streams._guard is None:
+            streams._guard = Guard.fresh(streams.keys)
+        if not streams._guard.guards(self._index):
+            streams._guard.start(self._index, state.t)
+        return streams._guard.to_bytes(self._index)
+
+    def __repr__(self) -> str:
+        name = f" {self.key}" if self.key else ""
+        return f"<Stream{name}: t={self.t:,}, {self._layout.guarantee}>"
+
+    def _next_scalar(self) -> ScalarRun | None:
+        """A run of single updates; None where only a block will do."""
+        state = self._kept().state
+        if self._scalar is None and state.t + len(self._raw_pending) < self._layout.lag:
+            return None
+        self._settle()
+        self._scalar = ScalarRun.begin(self._layout, self.key, self._kept().state)
+        return self._scalar
+
+    def _update_block(self, value: float) -> Release | None:
+        """An observation that no run takes: it waits while the range is being learned."""
+        pending, state = self._raw_pending, self._kept().state
+        pending.append(as_float(value))
+        if len(pending) < _PENDING and state.t + len(pending) < self._layout.lag:
+            return None
+        try:
+            self._settle()
+        except BaseException:
+            pending.clear()  # the stream is full: this one was not absorbed
+            raise
+        latest = self._kept().state.latest
+        return None if latest is state.latest else latest
+
+    def _kept(self) -> Kept:
+        return self._streams._read(self._index)
+
+    def _state(self) -> StreamState:
+        with self._lock:
+            self._settle()
+            return self._kept().state
+
+    def _settle(self) -> None:
+        """Bring the store up to date with what single updates absorbed."""
+        if self._raw_pending:
+            raw_pending, self._raw_pending = self._raw_pending, []
+            raw_block = np.array(raw_pending)
+            try:
+                self._streams.absorb(raw_block, np.full(len(raw_block), self._index, np.int64))
+            except BaseException:
+                self._raw_pending = raw_pending
+                raise
+        if self._scalar is not None:
+            store, scalar = self._streams._store, self._scalar
+            self._scalar = None
+            kept = replace(self._kept(), state=scalar.finish())
+            progress = replace(
+                store.progress, observations=store.progress.observations + scalar.absorbed
+            )
+            store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
+
+
+def rows_of_keys(key_of: IntArray) -> Iterator[tuple[int, Any]]:
+    """The rows of each key that occurs, in order."""
+    if not len(key_of):
+        return
+    if (key_of == key_of[0]).all():
+        yield int(key_of[0]), slice(None)
+        return
+    order = np.argsort(key_of, kind="stable")
+    sorted_keys = key_of[order]
+    starts = np.flatnonzero(np.diff(sorted_keys, prepend=-1))
+    rows_of_each = np.split(order, starts[1:])
+    yield from zip(sorted_keys[starts].tolist(), rows_of_each, strict=True)
+
+
+# --- a range that keys share -----------------------------------------------------------------
+
+
+def _fill(
+    shared: SharedThreshold | None, pool: Pool, key_of: IntArray, raw_values: FloatArray
+) -> tuple[Pool | None, IntArray, FloatArray]:
+    """Put observations into the pool; once it is full, all of it and the rest come back."""
+    assert shared is not None
+    room = shared.observations - pool.observations
+    pool = replace(
+        pool,
+        key_of=(*pool.key_of, key_of[:room].copy()),
+        raw_values=(*pool.raw_values, raw_values[:room].copy()),
+    )
+    if pool.observations < shared.observations:
+        return pool, key_of[:0], raw_values[:0]
+    return (
+        None,
+        np.concatenate([*pool.key_of, key_of[room:]]),
+        np.concatenate([*pool.raw_values, raw_values[room:]]),
+    )
+
+
+def _learn_shared(
+    layout: Layout, shared: SharedThreshold, raw_values: FloatArray, secret: Secret
+) -> Range:
+    """Release the range that all keys will share.
+
+    **Privacy.** Costs each of the values ``shared.cost``.
+    """
+    assert layout.main is not None
+    threshold, bounds = shared.threshold, shared.bounds
+    look = threshold.measure(raw_values, bounds, shared.budget, layout.guarantee.delta, secret)
+    length = layout.length if layout.length_is_known else _ASSUMED_LENGTH
+    leaf = max(1, min(length // layout.every, layout.main.leaves) - 1)
+    outlook = Outlook(
+        length=length,
+        after=0,
+        until=length,
+        noise_per_unit=float(layout.main.unit_variance(leaf)[0]) ** 0.5,
+    )
+    return threshold.judge(bounds, (look,), (), outlook).range
+
+
+def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
+    """One release for several keys together: the sum of their latest ones.
+
+    **Privacy.** Post-processing.
+    """
+    if not latest:
+        raise NotReady("no release yet: none of the keys has one")
+    first = latest[0]
+    if any(np.isnan(release.sum) for release in latest):
+        raise ParameterError("statistic", "one with a sum, which adds up over keys", first.name)
+    lower = min(release.clip_lower for release in latest)
+    upper = max(release.clip_upper for release in latest)
+    std = sum(release.sum_noise_std**2 for release in latest) ** 0.5
+    totals = Totals(
+        sum(release.t for release in latest),
+        (sum(release.sum for release in latest),),
+        lambda: (std / (upper - lower),),
+        (upper - lower,),
+    )
+    numbers = {name: number() for name, number in layout.statistic.numbers(totals).items()}
+    row = {
+        "name": first.name,
+        **numbers,
+        "clip_lower": lower,
+        "clip_upper": upper,
+        "clipped_share": float("nan"),
+        "noise_law": first.noise_law,
+        "post_processing": (*first.post_processing, f"added up over {len(latest):,} keys"),
+    }
+    return Release((), totals.count, [row])
