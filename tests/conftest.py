@@ -12,12 +12,20 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from helpers.uses import forget_uses
+
 STRICT = os.environ.get("RILLET_STRICT", "") not in ("", "0")
 
 # Time limits per example fail on a busy machine; a fixed order of examples makes what failed once
 # fail again.
 settings.register_profile("rillet", deadline=None, derandomize=True)
 settings.load_profile("rillet")
+
+
+@pytest.fixture(autouse=True)
+def _uses_of_secrets() -> None:
+    """A test may use the secret of another one: to the guard it is another process."""
+    forget_uses()
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

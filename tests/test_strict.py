@@ -22,7 +22,8 @@ SKIPS = {
 
 def run(folder: Path, body: str, strict: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder)
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    settings = f"[pytest]\npythonpath = {Path(__file__).parent}\n"
+    (folder / "pytest.ini").write_text(settings, encoding="utf-8")
     (folder / "test_part.py").write_text("import pytest\n" + body, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],

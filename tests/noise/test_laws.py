@@ -202,7 +202,7 @@ class Logistic(Law):
     name = "logistic"
 
     def quantile(self, u):
-        return mpmath.log(2 / u - 1)
+        return u.context.log(2 / u - 1)
 
     def variance(self, scale):
         return float(scale**2 * mpmath.pi**2 / 3)
@@ -214,7 +214,7 @@ class StudentTwo(Law):
     name = "student-2"
 
     def quantile(self, u):
-        return (1 - u) * mpmath.sqrt(2) / mpmath.sqrt(u * (2 - u))
+        return (1 - u) * u.context.sqrt(2) / u.context.sqrt(u * (2 - u))
 
     def variance(self, scale):
         return float("inf")

@@ -78,7 +78,7 @@ def _unit(value: float, plan: Plan) -> int:
     """The lattice integer of a value, on the grid in force."""
     bounds = plan.layout.declared_range
     assert bounds is not None
-    grid = Grid(bounds.lower, bounds.upper, plan.layout.epochs[0].steps)
+    grid = Grid(bounds.lower, bounds.upper, plan.layout.segments[0].steps)
     import numpy as np
 
     return int(grid.quantise(np.array([value]))[0])

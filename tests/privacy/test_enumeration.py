@@ -35,13 +35,14 @@ def neighbouring_nodes(strategy, leaves, steps):
 
 
 def table(law, scale, reach):
-    return {k: lattice_probability(TAILS[law], scale, k) for k in range(-reach, reach + 1)}
+    reached = range(-reach, reach + 1)
+    return {k: mpmath.mpf(lattice_probability(TAILS[law], scale, k)) for k in reached}
 
 
 def assert_attained(found, attained, promised):
     """The ratio that was found is a known rational, which keeps the promise exactly."""
     assert (
-        abs(found - mpmath.mpf(attained.numerator) / attained.denominator) < mpmath.mpf(2) ** -280
+        abs(found - mpmath.mpf(attained.numerator) / attained.denominator) < mpmath.mpf(2) ** -190
     )
     assert attained <= promised
     assert attained >= promised * (1 - Fraction(1, 2**52))

@@ -26,11 +26,9 @@ from helpers.servers import free_port
 from privacy.markers import DROPPED, NAME, VALUES, Written, long_forms, short_forms
 from rillet import Plan, Secret
 from rillet.cli import main
-from rillet.durable import DurableStreams
-from rillet.engine.job import MemoryStreams
-from rillet.keyed import Pool
 from rillet.source import Block
-from rillet.state.store import Change, Kept
+from rillet.state.base import Absorbed, Kept, Pool
+from rillet.state.uses import Uses
 from rillet.strategy import BinaryTree
 from rillet.threshold import FixedThreshold
 
@@ -144,7 +142,7 @@ def test_search_finds_every_form(tmp_path):
     from rillet.gather.grid import Grid
 
     for value in VALUES[:2]:
-        unit = Grid(0.0, 2000.0, PLAN.layout.epochs[0].steps).quantise(np.array([value]))
+        unit = Grid(0.0, 2000.0, PLAN.layout.segments[0].steps).quantise(np.array([value]))
         forms = {**long_forms(value, PLAN), **short_forms(value, PLAN)}
         for text in (
             unit.astype("<i8").tobytes(),
@@ -279,10 +277,10 @@ def test_broker(tmp_path, broker):
 TROUBLE = {
     "engine": (
         """
-import rillet.keyed
-def fail(layout, keys, state_of, key_of, raw):
+import rillet.streams
+def fail(self, layout, key_of, raw):
     raise ValueError(f'cannot absorb {raw.tolist()} of {key_of}')
-rillet.keyed.step_many = fail
+rillet.streams.Streams._step_each = fail
 """,
         1,
     ),
@@ -312,29 +310,29 @@ rillet.gather.grid.Grid.quantise = fail
         """
 from rillet.noise import Secret
 def fail(self, content, *, associated): raise MemoryError(content)
-import rillet.durable, rillet.state.store as store
-commit = store.Store.commit
-def later(self, change, batch):
-    if batch: Secret.seal = fail
-    return commit(self, change, batch)
-store.Store.commit = later
+import rillet.state.store as store
+commit = store.SqliteStore.commit
+def later(self, progress, *more):
+    if progress.batch: Secret.seal = fail
+    return commit(self, progress, *more)
+store.SqliteStore.commit = later
 """,
         1,
     ),
     "sink": (
         """
-from rillet.sink.file import FileSink
+from rillet.sink.json_lines import JsonLinesSink
 from rillet.errors import OutputError
 def fail(self, table): raise OutputError('out.jsonl: out of order')
-FileSink.deliver = fail
+JsonLinesSink.deliver = fail
 """,
         5,
     ),
     "sink, unforeseen": (
         """
-from rillet.sink.file import FileSink
+from rillet.sink.json_lines import JsonLinesSink
 def fail(self, table): raise ZeroDivisionError('what?')
-FileSink.deliver = fail
+JsonLinesSink.deliver = fail
 """,
         1,
     ),
@@ -349,11 +347,11 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
     "database": (
         """
 import sqlite3, rillet.state.store as store
-put = store.Store._put_progress
-def fail(self, progress):
-    if progress['observations']: raise sqlite3.DatabaseError(str(progress))
-    put(self, progress)
-store.Store._put_progress = fail
+put = store.SqliteStore._progress_content
+def fail(self, progress, pool, bound):
+    if progress.observations: raise sqlite3.DatabaseError(str(progress))
+    return put(self, progress, pool, bound)
+store.SqliteStore._progress_content = fail
 """,
         4,
     ),
@@ -403,17 +401,18 @@ def test_repr_of_everything_that_holds_data(tmp_path):
     for name, plan in (("fixed", PLAN), ("learning", LEARNING)):
         stream = plan.open(secret=Secret.for_tests(1), key=("north",))
         stream.update_many(raw)
-        state = stream._settled()
+        state = stream._state()
         many = plan.open_many(secret=Secret.for_tests(1))
-        many.update_many([("north",), (NAME,), ("south",), ("north",)], raw)
-        memory = MemoryStreams(plan, Secret.for_tests(1))
-        memory.absorb(block())
-        durable = DurableStreams(tmp_path / name, plan, secret=Secret.for_tests(1))
-        durable.absorb(Block(raw, {"rows": 4}, None, {"rows": 0}, np.array([0, 1, 0, -1])))
-        change = Change({"source": VALUES}, {0: Kept(state)}, {(0, 0): raw.tobytes()}, [], b"x")
+        key_of = np.array([0, 1, 0, -1])
+        many.absorb(raw, key_of)
+        durable = plan.open_folder(tmp_path / name, secret=Secret.for_tests(1))
+        absorbed = Absorbed({"rows": DROPPED}, {"rows": DROPPED + 4}, 4, "0" * 32)
+        durable.absorb(raw, key_of, absorbed=absorbed)
+        store = durable._store
+        stored = list(store._cached.values())
         for thing in (
-            *(stream, state, many, many._keyed, memory, durable, durable._keyed, durable._states),
-            *(durable._store, change, Kept(state), durable.plan, stream.charges, stream.secret),
+            *(stream, state, many, many._store, durable, store, store.progress, *stored),
+            *(Kept(state), plan, plan.layout, stream.charges, stream.secret, many.stream("north")),
         ):
             shown[f"{name}: {type(thing).__name__}"] = repr(thing) + str(thing) + f"{thing}"
         durable.close()
@@ -436,7 +435,13 @@ def outcome(folder: Path, data, plan: Plan, block_rows: int = 10_000):
     configure(folder, f'path = "in.csv"\ncolumn = "x"\nblock_rows = {block_rows}', plan=plan)
     Secret(bytes(32)).save(folder / "secret")
     said = io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stderr(said):
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stderr(said),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # Each as in a process of its own: within one, the same secret is refused for other data.
+        patch.setattr("rillet.state.uses._IN_PROCESS", Uses())
         options = ["--log-level", "debug", "--secret", "secret"]
         assert main(["run", "--config", "run.toml", *options]) == 0
     sizes = {}

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from rillet import Plan, Secret
-from rillet.durable import DurableStreams
 from rillet.engine.job import Job
 from rillet.errors import OutputError
-from rillet.sink.file import FileSink
+from rillet.sink.json_lines import JsonLinesSink
+from rillet.state import folder
 from rillet.state.store import APPLICATION, VERSION
 from state.runs import KEYS, Run, prepared, rows_of
 
@@ -49,7 +49,7 @@ def waiting(half_way, tmp_path_factory):
         raise OutputError("this sink is out of order")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileSink, "deliver", refuse)
+        patch.setattr(JsonLinesSink, "deliver", refuse)
         assert run.go().code == 5
     with contextlib.closing(sqlite3.connect(run.database)) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone()[0] >= 2
@@ -173,11 +173,11 @@ def test_flipped_bits_with_releases_waiting(waiting, expected, tmp_path):
 def test_damage_to_one_key_stops_before_anything_of_its_block(run):
     """States are opened when they are needed; what was damaged releases nothing."""
     with contextlib.closing(sqlite3.connect(run.database)) as connection:
-        (sealed,) = connection.execute("SELECT sealed FROM streams WHERE place = 1").fetchone()
+        (sealed,) = connection.execute("SELECT sealed FROM streams WHERE key_index = 1").fetchone()
         damaged = bytes([sealed[0] ^ 1]) + sealed[1:]
         with connection:
-            connection.execute("UPDATE streams SET sealed = ? WHERE place = 1", (damaged,))
-    refused(run, "does not open with this key")
+            connection.execute("UPDATE streams SET sealed = ? WHERE key_index = 1", (damaged,))
+    refused(run, "damaged")
 
 
 @pytest.mark.parametrize(
@@ -185,15 +185,15 @@ def test_damage_to_one_key_stops_before_anything_of_its_block(run):
     [
         "DELETE FROM progress",
         "DELETE FROM sinks",
-        "DELETE FROM streams WHERE place = 1",
+        "DELETE FROM streams WHERE key_index = 1",
         "DELETE FROM facts WHERE name = 'identity'",
-        "DELETE FROM facts WHERE name = 'plan'",
+        "DELETE FROM facts WHERE name = 'mechanism'",
         "DROP TABLE learning",
         "UPDATE progress SET sealed = 7",
         "UPDATE progress SET sealed = 'text'",
         "UPDATE streams SET sealed = x'00'",
         # The contents of two rows changed places: each opens at its own place only.
-        "UPDATE streams SET sealed = (SELECT s.sealed FROM streams AS s WHERE s.place = 0)",
+        "UPDATE streams SET sealed = (SELECT s.sealed FROM streams AS s WHERE s.key_index = 0)",
         "UPDATE progress SET sealed = (SELECT sealed FROM sinks)",
     ],
 )
@@ -210,7 +210,7 @@ def test_releases_that_are_missing_from_the_outbox_are_noticed(waiting, tmp_path
     run = waiting.copy(tmp_path / "run")
     with contextlib.closing(sqlite3.connect(run.database)) as connection, connection:
         connection.execute(f"{what} WHERE batch = (SELECT {which} FROM outbox)")
-    refused(run, "expected every batch of releases")
+    refused(run, "put back, taken away or added")
 
 
 # --- The log of a killed process -----------------------------------------------------------------
@@ -341,14 +341,14 @@ def test_other_plan_is_refused(run):
     for changed in ({"epsilon": 1.5}, {"length": 130}, {"every": 2}):
         fields = {"epsilon": 20.0, "upper": 100.0, "length": 120, "lag": 12, "keys": KEYS}
         (run.folder / "plan.json").write_text(Plan(**{**fields, **changed}).to_json())
-        refused(run, "expected the plan and the input that this state was begun with")
+        refused(run, "belongs to another plan")
 
 
 def test_other_name_of_the_input_is_refused(run):
     config = run.folder / "run.toml"
     shutil.copy(run.folder / "in.csv", run.folder / "other.csv")
     config.write_text(config.read_text().replace("in.csv", "other.csv"))
-    refused(run, "expected the plan and the input that this state was begun with")
+    refused(run, "belongs to another input")
 
 
 def test_input_that_changed_where_it_was_absorbed_is_refused(run):
@@ -428,7 +428,7 @@ def test_state_that_is_gone_is_not_begun_again(run):
 
 def test_state_that_somebody_else_has_open_is_refused(run):
     plan = Plan.from_json((run.folder / "plan.json").read_text())
-    with DurableStreams(run.live, plan):
+    with plan.open_folder(run.live):
         refused(run, "another process has this state open")
     assert run.go().code == 0
 
@@ -468,12 +468,12 @@ def test_both_copies_of_a_state_cannot_go_on_beside_each_other(run, tmp_path):
 def test_mark_that_cannot_be_written_again_and_again_does_not_lock_out(run, expected):
     """A crash between counting an opening and noting it, several times over."""
 
-    def fail(self, *opening):
+    def fail(*_):
         raise OutputError("the disk is full")
 
     for _ in range(3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(DurableStreams, "_mark", fail)
+            patch.setattr(folder, "_mark", fail)
             assert run.go().code == 5
     assert run.go().code == 0
     assert run.published() == expected
@@ -540,9 +540,9 @@ def test_edited_database_of_releases_is_refused_by_key_and_t(run, half_way):
         connection,
     ):
         changed = connection.execute(
-            "UPDATE release_rows SET sum = sum + 1e-9 WHERE t = ? AND key_id = "
-            "(SELECT id FROM keys WHERE key = ?)",
-            (record["t"], json.dumps(record["key"])),
+            "UPDATE release_rows SET n1 = n1 + 1e-9 WHERE t = ? AND series_id = "
+            "(SELECT id FROM series WHERE key = ?)",
+            (record["t"], record["key"][0]),
         )
         assert changed.rowcount == 1
     run.database.write_bytes(older)

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import re
 import shutil
 import sqlite3
@@ -42,12 +41,11 @@ import pytest
 import rillet.state.store
 from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
 from rillet import BinaryTree, Plan, Secret
-from rillet.durable import DurableStreams
 from rillet.noise import LatticeNoise
-from rillet.source import Block
+from rillet.state.binding import name_of
 from rillet.state.encoding import decode_state
 from rillet.state.keyfile import load_key
-from rillet.state.store import _HEAD
+from rillet.state.store import _HEAD, _IN_TREE, _LENGTH
 from rillet.strategy.signed_digit import SignedDigitNoise, SignedDigitTree
 from rillet.threshold import TailHistogram
 
@@ -108,31 +106,32 @@ def watched():
         yield seen
 
 
-def blocks_of(plan: Plan, count: int, sizes: tuple[int, ...] = (37, 11, 64, 5)) -> list[Block]:
+def blocks_of(
+    plan: Plan, count: int, sizes: tuple[int, ...] = (37, 11, 64, 5)
+) -> list[tuple[Any, Any]]:
     """Observations of all keys, in blocks of uneven sizes."""
     random = np.random.default_rng(8)
     values = random.exponential(8.0, count)
-    key_of = random.integers(-1, len(plan.keys), count) if plan.keys else None
+    key_of = random.integers(-1, len(plan.keys), count) if plan.keys else np.zeros(count, int)
     blocks, start = [], 0
     while start < count:
         end = min(count, start + sizes[len(blocks) % len(sizes)])
-        keys = None if key_of is None else key_of[start:end]
-        blocks.append(Block(values[start:end], {"rows": end}, None, {"rows": start}, keys))
+        blocks.append((values[start:end], key_of[start:end]))
         start = end
     return blocks
 
 
 def run(folder: Path, plan: Plan, count: int, watch: Watched, *, killed: bool) -> None:
     """Absorb and deliver; stop, or be killed and be opened once more."""
-    streams = DurableStreams(folder, plan, secret=SECRET)
+    streams = plan.open_folder(folder, secret=SECRET)
     blocks = blocks_of(plan, count)
     for number, block in enumerate(blocks):
-        released = streams.absorb(block)
-        if released is not None:
-            streams.acknowledge(released[0], {"sink": {"rows": released[0]}})
+        if len(streams.absorb(*block)):
+            batch = streams._store.progress.batch
+            streams._store.acknowledge(batch, {"sink": {"rows": batch}})
         if number == len(blocks) // 2:  # stopped and started
             streams.close()
-            streams = DurableStreams(folder, plan)
+            streams = plan.open_folder(folder)
     if not killed:
         streams.close()
         return
@@ -140,11 +139,16 @@ def run(folder: Path, plan: Plan, count: int, watch: Watched, *, killed: bool) -
     shutil.copytree(folder, dead)  # what a process leaves that is killed now
     streams.close()
     log = (dead / "state.db-wal").read_bytes()
-    assert any(sealed[:16] in log for sealed in watch.sealed)
+    assert any(mark(sealed) in log for sealed in watch.sealed)
     shutil.rmtree(folder)
     shutil.copytree(dead, folder)
     shutil.rmtree(dead)
-    DurableStreams(folder, plan).close()
+    plan.open_folder(folder).close()
+
+
+def mark(sealed: bytes) -> bytes:
+    """Bytes that tell a sealed content from all others, behind the zeros that it begins with."""
+    return sealed[160:176]
 
 
 def all_bytes(folder: Path) -> bytes:
@@ -162,16 +166,18 @@ def contents(folder: Path) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
             "SELECT value FROM facts WHERE name = 'identity'"
         ).fetchone()
         for table, kind, address in (
-            ("progress", "progress", ""),
-            ("streams", "stream", "place,"),
-            ("learning", "learning", "place, part,"),
+            ("progress", "progress", "only,"),
+            ("streams", "stream", "key_index,"),
+            ("learning", "learning", "key_index, part,"),
             ("outbox", "outbox", "batch,"),
-            ("sinks", "sinks", ""),
+            ("sinks", "sinks", "only,"),
         ):
             for *numbers, sealed in connection.execute(f"SELECT {address} sealed FROM {table}"):
-                associated = json.dumps([kind, *numbers]).encode() + identity.encode()
-                plain = key.open_sealed(sealed, associated=associated)
-                found[kind, *numbers] = sealed, plain
+                associated = name_of((kind, *numbers)) + b" of " + identity.encode()
+                padded = key.open_sealed(sealed, associated=associated)
+                assert not any(padded[:_IN_TREE])
+                (length,) = _LENGTH.unpack_from(padded, _IN_TREE)
+                found[kind, *numbers] = sealed, padded[_IN_TREE + _LENGTH.size :][:length]
     return found
 
 
@@ -199,12 +205,12 @@ def test_nothing_in_the_folder_opens_what_is_closed(tmp_path, name, killed):
             run(tmp_path / "live", plan, count, seen, killed=killed)
         everything, live = all_bytes(tmp_path / "live"), contents(tmp_path / "live")
     # (a) What was superseded is nowhere, what is in force is there: the search finds what is.
-    in_force = {sealed[:16] for sealed, _ in live.values()}
+    in_force = {mark(sealed) for sealed, _ in live.values()}
     assert len(seen.sealed) > len(in_force) + 10
     assert len(in_force) >= 3
     for sealed in seen.sealed:
-        assert (sealed[:16] in everything) == (sealed[:16] in in_force)
-        if sealed[:16] not in in_force:
+        assert (mark(sealed) in everything) == (mark(sealed) in in_force)
+        if mark(sealed) not in in_force:
             middle = len(sealed) // 2
             assert sealed[-16:] not in everything
             assert sealed[middle : middle + 16] not in everything
@@ -256,7 +262,7 @@ def test_noise_of_closed_nodes_is_not_among_what_was_drawn_ahead(tmp_path, name)
             done = plan.layout.complete_leaves(state.t)
             drawn = seen.drawn[state.secret.scope, "strategy", "main"]
             closed = {value for leaf, value in drawn.items() if leaf <= done}
-            ahead = state.ahead.nodes.tolist()
+            ahead = state.ahead.nodes[0].tolist()
             assert state.ahead.first_leaf == done + 1
             assert ahead == [drawn[leaf] for leaf in range(done + 1, done + 1 + len(ahead))]
             assert len(closed) > 3
@@ -272,14 +278,14 @@ def test_every_look_of_an_epoch_is_followed_by_others_until_the_last():
         for every in (1, 7):
             plan = Plan(epsilon=1.0, upper=100.0, length=length, lag=40, every=every)
             assert isinstance(plan.threshold, TailHistogram)
-            has = [epoch.look is not None for epoch in plan.layout.epochs]
+            has = [epoch.look is not None for epoch in plan.layout.segments]
             assert has == sorted(has, reverse=True)
 
 
 def test_looks_drawn_ahead_are_those_to_come(tmp_path):
     with small_chunks(ratchet=64):
         plan = PLANS["signed digits, refreshed"]()
-        ends = [epoch.last for epoch in plan.layout.epochs if epoch.look is not None]
+        ends = [epoch.last for epoch in plan.layout.segments if epoch.look is not None]
         assert len(ends) >= 2
         for count in (45, 100, 150, 200, 299):
             folder = tmp_path / str(count)
@@ -290,11 +296,15 @@ def test_looks_drawn_ahead_are_those_to_come(tmp_path):
                 continue
             assert all(state.t < t for t in state.ahead.looks)
             kept = {draw for draws in state.ahead.looks.values() for draw in draws.tolist()}
-            looked = [place for place in seen.drawn if place[1] == "look" and place[2] <= state.t]
+            looked = [
+                address
+                for address in seen.drawn
+                if address[1] == "threshold" or (address[1] == "look" and address[2] <= state.t)
+            ]
             assert looked
-            for place in looked:
-                # Small numbers meet by chance; not all of a tally's.
-                assert not set(seen.drawn[place].values()) <= kept
+            for address in looked:
+                # Small numbers meet by chance; not all of a look's.
+                assert not set(seen.drawn[address].values()) <= kept
 
 
 @pytest.mark.parametrize(("arity", "leaves", "window"), [(3, 40, 8), (5, 50, 16), (13, 60, 16)])
@@ -351,25 +361,24 @@ def test_learning_buffers_are_gone_after_the_opening(tmp_path, name):
     plan, folder = PLANS[name](), tmp_path / "live"
     count = 120 if not plan.keys else 900
     blocks = blocks_of(plan, count)
-    learned_from = blocks[0].raw_values
-    if blocks[0].key_of is not None:
-        learned_from = learned_from[blocks[0].key_of >= 0]
+    values, key_of = blocks[0]
+    learned_from = values[key_of >= 0]
     doubles = [value.tobytes() for value in learned_from]
     with watched() as seen:
-        streams = DurableStreams(folder, plan, secret=SECRET)
-        streams.absorb(blocks[0])
+        streams = plan.open_folder(folder, secret=SECRET)
+        streams.absorb(*blocks[0])
         streams.close()
         everything, live = all_bytes(folder), contents(folder)
-        parts = {sealed[:16] for address, (sealed, _) in live.items() if address[0] == "learning"}
+        parts = {mark(sealed) for address, (sealed, _) in live.items() if address[0] == "learning"}
         # While it learns they are there, sealed: this is what must go.
         plain = b"".join(content for _, content in live.values())
         assert parts
         assert all(double in plain for double in doubles)
         assert not any(double in everything for double in doubles)
-        streams = DurableStreams(folder, plan)
+        streams = plan.open_folder(folder)
         for block in blocks[1:]:
-            streams.absorb(block)
-        before_the_log_is_cut = {sealed[:16] for sealed in seen.sealed}
+            streams.absorb(*block)
+        before_the_log_is_cut = {mark(sealed) for sealed in seen.sealed}
         streams.close()
     everything, live = all_bytes(folder), contents(folder)
     assert parts <= before_the_log_is_cut
@@ -387,12 +396,12 @@ def test_learning_buffer_is_appended_never_rewritten(tmp_path):
     plan = paper(3000, 500)
     blocks = blocks_of(plan, 400, sizes=(40,))
     with watched() as seen:
-        streams = DurableStreams(tmp_path / "live", plan, secret=SECRET)
+        streams = plan.open_folder(tmp_path / "live", secret=SECRET)
         for block in blocks:
-            streams.absorb(block)
+            streams.absorb(*block)
         streams.close()
     for block in blocks:
-        wanted = block.raw_values.tobytes()
+        wanted = block[0].tobytes()
         assert sum(wanted in plain for plain in seen.plain) == 1
 
 
@@ -401,12 +410,13 @@ def test_log_is_cut_while_it_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(rillet.state.store, "_LOG_SECONDS", -1.0)
     plan, folder = PLANS["tree"](), tmp_path / "live"
     with watched() as seen, small_chunks(ratchet=16):
-        streams = DurableStreams(folder, plan, secret=SECRET)
+        streams = plan.open_folder(folder, secret=SECRET)
         for block in blocks_of(plan, 150):
-            number, _ = streams.absorb(block)
+            streams.absorb(*block)
+            number = streams._store.progress.batch
             everything = all_bytes(folder)
             assert not (folder / "state.db-wal").stat().st_size
-            found = [sealed for sealed in seen.sealed if sealed[:16] in everything]
+            found = [sealed for sealed in seen.sealed if mark(sealed) in everything]
             # One stream, the progress, the places of sinks, and batches that nobody fetched.
             assert len(found) == 3 + number
         streams.close()

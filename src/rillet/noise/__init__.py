@@ -1,6 +1,6 @@
 """Noise: secrets, keystreams, laws, exact rounding.  The only package that draws randomness."""
 
-from rillet.noise.laws import GAUSSIAN, LAPLACE, LAWS, FloatArray, Law
+from rillet.noise.laws import GAUSSIAN, LAPLACE, LAWS, FloatArray, Law, LawName
 from rillet.noise.sampling import (
     CHUNK,
     LARGEST_SCALE,
@@ -24,6 +24,7 @@ __all__ = [
     "Keystream",
     "LatticeNoise",
     "Law",
+    "LawName",
     "Secret",
     "continuous_draw",
     "decide",

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import mpmath
 import numpy as np
 from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 from scipy.special import ndtri
+
+from rillet.precision import precision
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -38,7 +40,11 @@ class Law(ABC):
 
     @abstractmethod
     def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
-        """``x`` with ``P(|Z| > x) = u``, ``0 < u <= 1``, within ``(1 + x)·2^(20 − precision)``."""
+        """``x`` with ``P(|Z| > x) = u``, ``0 < u <= 1``, within ``(1 + x)·2^(20 − precision)``.
+
+        Computes in the mpmath context of its argument, ``u.context``, whose precision is in force
+        for this thread alone; functions of mpmath itself have a precision that any thread may set.
+        """
 
     @abstractmethod
     def variance(self, scale: float) -> float:
@@ -52,8 +58,8 @@ class Law(ABC):
         """``x`` with ``P(Z > x) = beta``, for ``0 < beta < 1``, correctly to about one ulp."""
         if beta > 0.5:
             return -self.upper_quantile(1.0 - beta)
-        with mpmath.workprec(160):
-            return float(self.quantile(2 * mpmath.mpf(beta)))
+        with precision(160) as mp:
+            return float(self.quantile(2 * mp.mpf(beta)))
 
 
 class LaplaceLaw(Law):
@@ -65,7 +71,7 @@ class LaplaceLaw(Law):
 
     def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
         """``-ln u``."""
-        return -mpmath.log(u)
+        return -u.context.log(u)
 
     def float_quantile(self, v: FloatArray) -> FloatArray:
         """``-ln v``, taken to be within 2^-50 of its value (a test measures it)."""
@@ -76,9 +82,9 @@ class LaplaceLaw(Law):
         """``cosh(h)/(2 sinh²(h))`` with ``h = 1/(2 scale)``: about ``2 scale² + 1/12``."""
         if scale < 2.0**-11:
             return 0.0  # below e^-1024, which is less than any float
-        with mpmath.workprec(160):
-            half = 1 / (2 * mpmath.mpf(scale))
-            return float(mpmath.cosh(half) / (2 * mpmath.sinh(half) ** 2))
+        with precision(160) as mp:
+            half = 1 / (2 * mp.mpf(scale))
+            return float(mp.cosh(half) / (2 * mp.sinh(half) ** 2))
 
 
 class GaussianLaw(Law):
@@ -90,16 +96,17 @@ class GaussianLaw(Law):
 
     def quantile(self, u: mpmath.mpf) -> mpmath.mpf:
         """Solve ``erfc(x/√2) = u`` by Newton's method on the logarithm (concave: it converges)."""
+        mp = u.context
         if u >= 1:
-            return mpmath.mpf(0)
-        x = -mpmath.mpf(float(ndtri(max(float(u / 2), 1e-300))))
-        root_half = mpmath.sqrt(mpmath.mpf(1) / 2)
-        log_u = mpmath.log(u)
-        goal = mpmath.mpf(2) ** (-(mpmath.mp.prec // 2) - 4)
+            return mp.mpf(0)
+        x = -mp.mpf(float(ndtri(max(float(u / 2), 1e-300))))
+        root_half = mp.sqrt(mp.mpf(1) / 2)
+        log_u = mp.log(u)
+        goal = mp.mpf(2) ** (-(mp.prec // 2) - 4)
         for _ in range(64):
-            tail = mpmath.erfc(x * root_half)
-            slope = mpmath.sqrt(2 / mpmath.pi) * mpmath.exp(-x * x / 2) / tail
-            step = (mpmath.log(tail) - log_u) / slope
+            tail = mp.erfc(x * root_half)
+            slope = mp.sqrt(2 / mp.pi) * mp.exp(-x * x / 2) / tail
+            step = (mp.log(tail) - log_u) / slope
             x += step
             if abs(step) < goal:  # the error after a step is of the order of its square
                 break
@@ -117,16 +124,17 @@ class GaussianLaw(Law):
             return scale * scale + 1 / 12
         if scale < 2.0**-7:
             return 0.0  # below e^-2048, which is less than any float
-        with mpmath.workprec(160):
-            width = mpmath.sqrt(2) * mpmath.mpf(scale)
+        with precision(160) as mp:
+            width = mp.sqrt(2) * mp.mpf(scale)
             # Var = Σ (2k-1) P(|round Z| ≥ k), and the sum is negligible beyond 16 deviations.
             terms = (
-                (2 * k - 1) * mpmath.erfc((k - mpmath.mpf(1) / 2) / width)
+                (2 * k - 1) * mp.erfc((k - mp.mpf(1) / 2) / width)
                 for k in range(1, 3 + int(16 * scale))
             )
-            return float(mpmath.fsum(terms))
+            return float(mp.fsum(terms))
 
 
+LawName: TypeAlias = Literal["laplace", "gaussian"]
 LAPLACE: Final = LaplaceLaw()
 GAUSSIAN: Final = GaussianLaw()
 LAWS: Final[dict[str, Law]] = {LAPLACE.name: LAPLACE, GAUSSIAN.name: GAUSSIAN}
@@ -160,9 +168,9 @@ def gaussian_table() -> FloatArray:
     octave, piece = np.divmod(np.arange(pieces), 1 << PIECE_BITS)
     exponent = octave - OCTAVES
     right = np.ldexp(1 + (piece + 1) / (1 << PIECE_BITS), exponent)
-    with mpmath.workprec(100):
-        value = [GAUSSIAN.quantile(mpmath.mpf(end)) for end in right.tolist()]
-        slope = [mpmath.sqrt(mpmath.pi / 2) * mpmath.exp(x * x / 2) for x in value]
+    with precision(100) as mp:
+        value = [GAUSSIAN.quantile(mp.mpf(end)) for end in right.tolist()]
+        slope = [mp.sqrt(mp.pi / 2) * mp.exp(x * x / 2) for x in value]
     at_end, power_of_slope = np.array(value, float), np.array(slope, float)
     table = np.zeros((pieces + 1, TERMS))
     table[:-1, 0], table[:-1, 1] = at_end, power_of_slope

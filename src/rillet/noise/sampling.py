@@ -26,6 +26,7 @@ from rillet.errors import ParameterError
 from rillet.extras import compiled
 from rillet.noise.laws import GAUSSIAN, FloatArray, Law, gaussian_table
 from rillet.noise.secret import KeyPart, Keystream, Secret
+from rillet.precision import precision
 
 IntArray: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -67,14 +68,14 @@ def decide(law: Law, scale: float, known: int, more: Iterator[int]) -> int:
         bits += 64
         if known == 0:
             continue  # the interval still reaches 0, where the quantile is infinite
-        with mpmath.workprec(bits + 128):
-            unit = mpmath.ldexp(mpmath.mpf(1), -bits)
+        with precision(bits + 128) as mp:
+            unit = mp.ldexp(mp.mpf(1), -bits)
             nearest = law.quantile((known + 1) * unit) * scale
             farthest = law.quantile(known * unit) * scale
-            margin = (farthest + scale + 1) * mpmath.ldexp(mpmath.mpf(1), -bits - 64)
-            half = mpmath.mpf(1) / 2
-            lowest = int(mpmath.floor(nearest - margin + half))
-            highest = int(mpmath.floor(farthest + margin + half))
+            margin = (farthest + scale + 1) * mp.ldexp(mp.mpf(1), -bits - 64)
+            half = mp.mpf(1) / 2
+            lowest = int(mp.floor(nearest - margin + half))
+            highest = int(mp.floor(farthest + margin + half))
         if max(lowest, 0) == highest:
             return highest
     raise AssertionError("unreachable: the keystream does not end")
@@ -103,6 +104,7 @@ class LatticeNoise:
 
     Examples
     --------
+    >>> from rillet.noise import LAPLACE
     >>> noise = LatticeNoise(LAPLACE, 100.0, Secret.for_tests(1), ("example",))
     >>> (noise.draw(5, 3) == noise.draw(0, 8)[5:]).all()
     np.True_
@@ -209,8 +211,8 @@ def continuous_draw(
     changes the outcome with probability below ``2^(60 − bits)``.
     """
     word = secret.keystream("continuous", bits, *purpose).integer(index, bits)
-    with mpmath.workprec(bits + 64):
-        magnitude = law.quantile((2 * (word >> 1) + 1) * mpmath.ldexp(mpmath.mpf(1), -bits))
+    with precision(bits + 64) as mp:
+        magnitude = law.quantile((2 * (word >> 1) + 1) * mp.ldexp(mp.mpf(1), -bits))
         return -magnitude if word & 1 else magnitude
 
 

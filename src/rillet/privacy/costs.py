@@ -14,11 +14,12 @@ import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import mpmath
 
 from rillet.errors import ParameterError
+from rillet.precision import precision
 from rillet.privacy.guarantee import Guarantee, check_delta, check_epsilon, plain_number
 
 Number: TypeAlias = int | float | Fraction
@@ -47,22 +48,22 @@ def round_down(value: Fraction) -> float:
 
 def root_up(value: Fraction) -> float:
     """A float that is at least the square root of ``value``, and next to it."""
-    with mpmath.workprec(_PRECISION):
-        nearest = float(mpmath.sqrt(mpmath.mpf(value.numerator) / value.denominator))
+    with precision(_PRECISION) as mp:
+        nearest = float(mp.sqrt(mp.mpf(value.numerator) / value.denominator))
     while Fraction(nearest) ** 2 < value:
         nearest = math.nextafter(nearest, math.inf)
     return nearest
 
 
-def _mpf(value: Number) -> mpmath.mpf:
+def _mpf(mp: Any, value: Number) -> mpmath.mpf:
     exact = Fraction(value)
-    return mpmath.mpf(exact.numerator) / exact.denominator
+    return mp.mpf(exact.numerator) / exact.denominator
 
 
 def float_up(value: mpmath.mpf) -> float:
     """Smallest float that is at least ``value``."""
     nearest = float(value)
-    return nearest if mpmath.mpf(nearest) >= value else math.nextafter(nearest, math.inf)
+    return nearest if value <= nearest else math.nextafter(nearest, math.inf)
 
 
 # --- Costs ---------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Cost:
         if not self.mu_squared and self.epsilon <= Fraction(guarantee.epsilon):
             return self.delta <= Fraction(guarantee.delta)
         # A float and an mpf compare exactly, whatever the precision in force.
-        return bool(self.delta_at(guarantee.epsilon) <= mpmath.mpf(guarantee.delta))
+        return bool(self.delta_at(guarantee.epsilon) <= guarantee.delta)
 
 
 def _gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf, slack: mpmath.mpf) -> mpmath.mpf:
@@ -142,16 +143,17 @@ def _gaussian_delta(epsilon: mpmath.mpf, mu: mpmath.mpf, slack: mpmath.mpf) -> m
 
     Rounded up: the difference can cancel; ``slack`` bounds its error, relative to its first term.
     """
+    mp = mu.context
     if mu == 0:
-        return max(mpmath.mpf(0), -mpmath.expm1(epsilon))
-    root_half = mpmath.sqrt(mpmath.mpf(1) / 2)
+        return max(mp.mpf(0), -mp.expm1(epsilon))
+    root_half = mp.sqrt(mp.mpf(1) / 2)
 
     def lower_tail(x: mpmath.mpf) -> mpmath.mpf:
-        return mpmath.erfc(-x * root_half) / 2
+        return mp.erfc(-x * root_half) / 2
 
     above = lower_tail(mu / 2 - epsilon / mu)
-    below = mpmath.exp(epsilon) * lower_tail(-mu / 2 - epsilon / mu)
-    return max(mpmath.mpf(0), above - below) + above * slack
+    below = mp.exp(epsilon) * lower_tail(-mu / 2 - epsilon / mu)
+    return max(mp.mpf(0), above - below) + above * slack
 
 
 @lru_cache(maxsize=1024)
@@ -167,21 +169,22 @@ def delta_at(epsilon: Number, cost: Cost) -> mpmath.mpf:
     if mu_squared:
         mu_squared = max(mu_squared, 1 / _HUGE)
         if max(mu_squared, cost.epsilon) > _HUGE:
-            return mpmath.mpf(1)
+            with precision(_PRECISION) as mp:
+                return mp.mpf(1)
     # Bits lost to cancellation, to tails far out and to a large exponent (docs/proofs/charges.md).
     far = abs(target_epsilon) + cost.epsilon
     cancelled = int((far + 1) / mu_squared).bit_length() if mu_squared else 0
     spread = mu_squared + 2 * far * far / mu_squared if mu_squared else far
     lost = cancelled + int(spread).bit_length() + int(far).bit_length()
-    with mpmath.workprec(_PRECISION + lost + 8):
-        target, pure = _mpf(target_epsilon), _mpf(cost.epsilon)
-        mu = mpmath.sqrt(_mpf(mu_squared))
-        slack = mpmath.ldexp(mpmath.mpf(1), 10 - _PRECISION - cancelled)
-        likely = 1 / (1 + mpmath.exp(-pure))
+    with precision(_PRECISION + lost + 8) as mp:
+        target, pure = _mpf(mp, target_epsilon), _mpf(mp, cost.epsilon)
+        mu = mp.sqrt(_mpf(mp, mu_squared))
+        slack = mp.ldexp(mp.mpf(1), 10 - _PRECISION - cancelled)
+        likely = 1 / (1 + mp.exp(-pure))
         inner = likely * _gaussian_delta(target - pure, mu, slack)
         inner += (1 - likely) * _gaussian_delta(target + pure, mu, slack)
-        missing = _mpf(cost.delta)
-        return (missing + (1 - missing) * inner) * (1 + mpmath.mpf(_OUTWARD))
+        missing = _mpf(mp, cost.delta)
+        return (missing + (1 - missing) * inner) * (1 + mp.mpf(_OUTWARD))
 
 
 # --- Calibration ---------------------------------------------------------------------------------

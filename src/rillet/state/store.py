@@ -8,96 +8,159 @@ table names, row numbers and sizes are in the clear, and they are public.  State
 the noise key in force (:func:`rillet.step.without_key`), deleted content is overwritten
 (``secure_delete``), and the write-ahead log is cut to nothing at every start and stop and every few
 seconds between, so that earlier states, and with them earlier noise keys, do not stay behind.
+SQLite does not overwrite what stays behind in a page when it moves a row to another one.  So every
+content begins with zeros, as many as a row keeps in a page that can be rearranged, and has a size
+for which all the rest lies in pages of its own, which are overwritten when they are freed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from rillet.errors import OutputError, RilletError, StateError
 from rillet.layout import Layout
-from rillet.noise import Secret
+from rillet.noise import Secret, random_name
+from rillet.release import Releases
 from rillet.state import encoding
-from rillet.step import StreamState, start
+from rillet.state.base import Absorbed, Kept, Pool, Progress
+from rillet.state.binding import Address, Binding, name_of
+from rillet.statistic import Range
+from rillet.step import start, without_key
 
 log = logging.getLogger("rillet.store")
 
-#: ``PRAGMA application_id``: "rlls".
+#: ``PRAGMA application_id``: "rlls"; of a copy "rllb", so that none is opened by mistake beside a
+#: write-ahead log that is not its own.
 APPLICATION: Final = 0x726C6C73
+BACKUP: Final = 0x726C6C62
+#: Where it is in the file.
+APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 2
+VERSION: Final = 3
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
-_PROGRESS_SIZE: Final = 1024
+_PROGRESS_SIZE: Final = 1536
+#: Size of a database page.  A row of P bytes keeps M = 103 of them in its tree when (P - M) modulo
+#: 1020 is above 886, and the rest in pages of its own (the SQLite file format, section 1.6).
+_PAGE: Final = 1024
+_IN_TREE, _OUTSIDE = 103, 1020
+#: What rows are padded to: with room for the header of a row on either side.
+_ROW_SIZE: Final = _IN_TREE + 960
+_LENGTH = struct.Struct("<I")
+#: Bytes that sealing adds: salt, nonce and tag.
+_SEAL: Final = 16 + 12 + 16
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE progress (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
-CREATE TABLE streams (place INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
+CREATE TABLE streams (key_index INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE learning (
-    place INTEGER NOT NULL, part INTEGER NOT NULL, sealed BLOB NOT NULL, PRIMARY KEY (place, part)
-) WITHOUT ROWID;
+    key_index INTEGER NOT NULL, part INTEGER NOT NULL, sealed BLOB NOT NULL,
+    UNIQUE (key_index, part)
+);
 CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
 """
+#: The table of each kind of sealed row, and the columns of its address.
+_TABLES: Final = {
+    "progress": ("progress", ("only",)),
+    "stream": ("streams", ("key_index",)),
+    "learning": ("learning", ("key_index", "part")),
+    "outbox": ("outbox", ("batch",)),
+    "sinks": ("sinks", ("only",)),
+}
+_PROGRESS, _SINKS = ("progress", 0), ("sinks", 0)
+_PUT: Final = {
+    kind: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"  # noqa: S608
+    for kind, (table, columns) in _TABLES.items()
+}
+_WHERE: Final = {
+    kind: " AND ".join(f"{column} = ?" for column in columns)
+    for kind, (_, columns) in _TABLES.items()
+}
+_DELETE: Final = {
+    kind: f"DELETE FROM {table} WHERE {_WHERE[kind]}"  # noqa: S608
+    for kind, (table, _) in _TABLES.items()
+}
+_SELECT: Final = {
+    kind: f"SELECT sealed FROM {table} WHERE {_WHERE[kind]}"  # noqa: S608
+    for kind, (table, _) in _TABLES.items()
+}
+#: So many sealed rows are held in memory at once.
+_ROWS_AT_ONCE: Final = 4096
 _HEAD = struct.Struct("<BHq")
 #: What a store says about itself in the clear.
-_FACTS: Final = {"identity", "plan", "run", "keys"}
+_FACTS: Final = {"identity", "mechanism", "run", "source", "keys"}
+#: Stands for the pool of a shared range where learning buffers are numbered.
+_POOL: Final = -1
+#: States of this many keys are kept in memory; the others are read when they are needed.
+CACHED_STATES: Final = 16_384
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One key's stream as the store has it, without its noise key (``rillet.step.without_key``).
+class Opened:
+    """Which start of this state was the last, and which one the folder may still show.
 
-    ``sequence`` is the last sequence number that was absorbed, ``parts`` how many parts of the
-    learning buffer are on disk already.  A stream that has not ``begun`` is kept as its first
-    secret alone.
+    Beside the state a mark says the same: a copy of the state is behind in one of the two.
     """
 
-    state: StreamState
-    sequence: int = -1
+    number: int = 0
+    name: str = "-"
+    before: tuple[str, int, str] | None = None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What the store has of one key: how many parts of its learning buffer, and whether it began.
+
+    A stream that has not begun is stored as its first secret alone.
+    """
+
+    kept: Kept
     parts: int = 0
     begun: bool = True
     first: Secret | None = field(default=None, repr=False)
 
 
-@dataclass
-class Change:
-    """What one transaction writes; see :meth:`Store.commit`."""
-
-    progress: dict[str, Any] = field(repr=False)
-    streams: dict[int, Kept] = field(default_factory=dict, repr=False)
-    #: Parts appended to learning buffers, by (place, part), and places whose buffer is done with.
-    learning: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
-    learned: list[int] = field(default_factory=list)
-    outbox: bytes | None = field(default=None, repr=False)
-
-
-class Store:
-    """An open ``state.db``.
+class SqliteStore:
+    """An open ``state.db``: a :class:`rillet.state.base.Store` that survives the process.
 
     **Privacy.** Touches raw data: what it writes is sealed, what it raises and shows is public.
     """
 
-    def __init__(self, path: Path, key: Secret, connection: sqlite3.Connection) -> None:
-        self._path, self._key, self._connection = path, key, connection
+    def __init__(
+        self, path: Path, key: Secret, connection: sqlite3.Connection, layout: Layout | None
+    ) -> None:
+        self._path, self._key, self._connection, self._layout = path, key, connection, layout
+        self._cached: OrderedDict[int, _Stored] = OrderedDict()
+        #: Read for the block under way, however many they are: none is read twice.  What has not
+        #: begun depends on the layout, which may change.
+        self._working: dict[int, tuple[Layout, _Stored]] = {}
+        #: Called before the first commit since the start.
+        self.before_first_commit: Callable[[], None] | None = None
+        #: What must be let go of with the store.
+        self.lock: IO[bytes] | None = None
         self._log_cut = time.monotonic()
         with self._guarded("read"):
             self.facts: dict[str, str] = dict(connection.execute("SELECT name, value FROM facts"))
+        if set(self.facts) != _FACTS or not all(isinstance(v, str) for v in self.facts.values()):
+            raise _damaged(path)
         self._identity = self.facts["identity"].encode()
 
     # --- making and opening ----------------------------------------------------------------------
@@ -107,36 +170,42 @@ class Store:
         cls,
         path: Path,
         key: Secret,
+        layout: Layout,
         *,
         facts: dict[str, str],
         secrets: Iterable[Secret],
-        progress: dict[str, Any],
-    ) -> Store:
+        shared: Secret | None,
+        opened: Opened,
+    ) -> SqliteStore:
         """Make a store in which every stream is at its beginning; all of it, or nothing."""
         new = path.with_name(path.name + ".new")
-        new.unlink(missing_ok=True)
-        connection = _connect(new, "rwc")
+        make_private(new)
+        connection = _connect(new, "rw")
         with _guarded(new, "write"):
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.executescript("BEGIN;" + _SCHEMA + "COMMIT;")
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-        store = cls(new, key, connection)
-        with store._transaction():
-            rows = ((at, store._seal_stream(at, own, None)) for at, own in enumerate(secrets))
-            connection.executemany("INSERT INTO streams VALUES (?, ?)", rows)
-            store._put_progress(progress)
-            store._put_sinks({})
+        store = cls(new, key, connection, layout)
+        store.opened, store.commits = opened, 0
+        store._bind(random_name(32))
+
+        def rows() -> Iterator[tuple[Address, bytes]]:
+            yield _SINKS, b"{}"
+            for index, own in enumerate(secrets):
+                yield ("stream", index), _stream_content(own, -1, b"")
+
+        store._write(rows(), (), Progress(), None if shared is None else Pool(shared))
         store.close()
         try:
             new.rename(path)
         except OSError as error:
             raise OutputError(f"{path}: expected to write it, found: {error.strerror}") from None
-        return cls.open(path, key)
+        return cls.open(path, key, layout)
 
     @classmethod
-    def open(cls, path: Path, key: Secret) -> Store:
-        """Open and check a store; nobody else can while it is open.
+    def open(cls, path: Path, key: Secret, layout: Layout | None = None) -> SqliteStore:
+        """Open and check a store; no other process can while it is open.
 
         Raises
         ------
@@ -145,21 +214,17 @@ class Store:
         """
         if not path.exists():
             raise StateError(f"{path}: expected a state that was made before, found none")
-        _check_header(path)
+        check_header(path)
         connection = _connect(path, "rw")
         try:
             with _guarded(path, "read"):
                 problems = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
                 if problems != ["ok"]:
                     raise _damaged(path)
-            store = cls(path, key, connection)
-            if not _FACTS <= set(store.facts):
-                raise _damaged(path)
-            store.read_progress()
+            _check_schema(path, connection)
+            store = cls(path, key, connection, layout)
+            store._load()
             store.cut_log()
-        except KeyError:
-            connection.close()
-            raise _damaged(path) from None
         except BaseException:
             connection.close()
             raise
@@ -171,6 +236,8 @@ class Store:
             self.cut_log()
         finally:
             self._connection.close()
+            if self.lock is not None:
+                self.lock.close()
 
     def cut_log(self) -> None:
         """Move what is in the write-ahead log into the database, and empty the log."""
@@ -180,36 +247,94 @@ class Store:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def read_progress(self) -> dict[str, Any]:
-        """What :attr:`Change.progress` held last."""
-        sealed = self._one("SELECT sealed FROM progress")
-        progress: dict[str, Any] = json.loads(self._open(sealed, "progress"))
-        return progress
+    def _load(self) -> None:
+        """Read how far the streams are, and the pool of a shared range; check all rows."""
+        fields = json.loads(self._read(_PROGRESS))
+        absorbed, learned, pool = fields["absorbed"], fields["range"], fields["pool"]
+        self.progress = Progress(
+            fields["batch"],
+            fields["observations"],
+            None if learned is None else Range(*learned),
+            None if absorbed is None else Absorbed(*absorbed),
+        )
+        number, name, before = fields["opened"]
+        self.opened = Opened(number, name, None if before is None else tuple(before))
+        self.commits: int = fields["commits"]
+        self._bind(fields["digest"])
+        if f"{self._binding.sum:x}" != fields["rows"]:
+            raise _mixed(self._path)
+        self.pool: Pool | None = None
+        if pool is not None:
+            parts = [np.frombuffer(raw) for raw in self.read_learning(_POOL)]
+            self.pool = Pool(
+                Secret.from_bytes(pool.encode("ascii")),
+                tuple(part[: len(part) // 2].view(np.int64) for part in parts),
+                tuple(part[len(part) // 2 :] for part in parts),
+            )
 
-    def read_stream(self, layout: Layout, place: int) -> Kept:
+    def _bind(self, key: str) -> None:
+        """Take the shares of the rows that there are, and of what is in the clear beside them."""
+        # Not derived from the key of the state, which may change.
+        self._digest_key = key
+        binding = self._binding = Binding(bytes.fromhex(key))
+        shares: dict[Address, int] = {}
+        for name, value in self.facts.items():
+            shares["facts", name] = binding.share(("facts", name), value.encode())
+        for kind, (table, columns) in _TABLES.items():
+            if kind == "progress":
+                continue
+            query = f"SELECT {', '.join(columns)}, sealed FROM {table}"  # noqa: S608
+            with self._guarded("read"):
+                for *numbers, sealed in self._connection.execute(query):
+                    if not isinstance(sealed, bytes):
+                        raise _damaged(self._path)
+                    address = (kind, *numbers)
+                    shares[address] = binding.share(address, sealed)
+        binding.take_over(shares, (), binding.sum_with(shares, ()))
+
+    def digest(self, *raw_parts: bytes | memoryview) -> str:
+        """Keyed digest of a block.  **Privacy.** Touches raw data; kept sealed."""
+        digest = hashlib.blake2b(key=bytes.fromhex(self._digest_key), digest_size=16)
+        for raw_part in raw_parts:
+            digest.update(raw_part)
+        return digest.hexdigest()
+
+    def read(self, layout: Layout, index: int) -> Kept:
         """One key's stream, with its learning buffer."""
-        sealed = self._one("SELECT sealed FROM streams WHERE place = ?", place)
-        content = self._open(sealed, "stream", place)
+        return self._stored(layout, index).kept
+
+    def _stored(self, layout: Layout, index: int) -> _Stored:
+        found = self._cached.get(index)
+        if found is not None:
+            return found
+        under, stored = self._working.get(index, (None, None))
+        if stored is None or (under is not layout and not stored.begun):
+            stored = self._read_stream(layout, index)
+            self._working[index] = layout, stored
+        return stored
+
+    def _read_stream(self, layout: Layout, index: int) -> _Stored:
+        content = self._read(("stream", index))
         version, size, sequence = _HEAD.unpack_from(content)
         if version != encoding.VERSION:
-            raise StateError(f"{self._path}: expected a stream of version 2, found {version}")
+            raise StateError(
+                f"{self._path}: expected streams of version {encoding.VERSION}, found {version}"
+            )
         end = _HEAD.size + size
         secret = Secret.from_bytes(content[_HEAD.size : end])
         if end == len(content):
-            return Kept(start(layout, secret), sequence, begun=False, first=secret)
+            return _Stored(Kept(start(layout, secret), sequence), begun=False, first=secret)
         state = encoding.decode_state(content[end:], secret)
-        parts = tuple(np.frombuffer(part) for part in self.read_learning(place))
-        return Kept(state.but(raw_buffer=parts), sequence, len(parts))
+        parts = tuple(np.frombuffer(part) for part in self.read_learning(index))
+        return _Stored(Kept(state.but(raw_buffer=parts), sequence), len(parts))
 
-    def read_learning(self, place: int) -> list[bytes]:
+    def read_learning(self, index: int) -> list[bytes]:
         """The parts of a learning buffer, in order."""
         with self._guarded("read"):
-            rows = self._connection.execute(
-                "SELECT part, sealed FROM learning WHERE place = ? ORDER BY part", (place,)
+            parts = self._connection.execute(
+                "SELECT part FROM learning WHERE key_index = ? ORDER BY part", (index,)
             ).fetchall()
-        if [part for part, _ in rows] != list(range(len(rows))):
-            raise _damaged(self._path)
-        return [self._open(sealed, "learning", place, part) for part, sealed in rows]
+        return [self._read(("learning", index, part)) for (part,) in parts]
 
     def outbox(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Batches of releases after this one, in order."""
@@ -218,133 +343,209 @@ class Store:
                 "SELECT batch FROM outbox WHERE batch > ? ORDER BY batch", (after,)
             ).fetchall()
         for (batch,) in batches:
-            sealed = self._one("SELECT sealed FROM outbox WHERE batch = ?", batch)
-            yield batch, self._open(sealed, "outbox", batch)
+            yield batch, self._read(("outbox", batch))
 
-    def sinks(self) -> dict[str, tuple[int, dict[str, int] | None]]:
-        """For each sink the last batch that it has, and its place."""
-        sinks = json.loads(self._open(self._one("SELECT sealed FROM sinks"), "sinks"))
-        return {name: (batch, place) for name, (batch, place) in sinks.items()}
+    def sinks(self) -> dict[str, tuple[int, Any]]:
+        """For each sink the last batch that it has, and its position."""
+        sinks = json.loads(self._read(_SINKS))
+        return {name: (batch, position) for name, (batch, position) in sinks.items()}
+
+    def undelivered(self) -> list[tuple[int, Releases]]:
+        """Batches of releases that were committed and not acknowledged."""
+        acknowledged = max((batch for batch, _ in self.sinks().values()), default=0)
+        waiting = list(self.outbox(acknowledged))
+        expected = list(range(acknowledged + 1, self.progress.batch + 1))
+        if [batch for batch, _ in waiting] != expected:
+            raise StateError(
+                f"{self._path}: expected every batch of releases that was not delivered, found "
+                "some of them; the state is damaged. Restore state and key from the same backup"
+            )
+        return [(batch, Releases.from_bytes(content)) for batch, content in waiting]
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def commit(self, change: Change, batch: int) -> None:
-        """Write all of it, durably, or nothing; ``batch`` numbers what goes to the outbox."""
-        streams = [
-            (self._seal_stream(place, kept.first or kept.state.secret, kept), place)
-            for place, kept in change.streams.items()
-        ]
-        learning = [
-            (place, part, self._seal(raw, "learning", place, part))
-            for (place, part), raw in change.learning.items()
-        ]
-        connection = self._connection
-        with self._transaction():
-            connection.executemany("UPDATE streams SET sealed = ? WHERE place = ?", streams)
-            connection.executemany("INSERT INTO learning VALUES (?, ?, ?)", learning)
-            done = [(place,) for place in change.learned]
-            connection.executemany("DELETE FROM learning WHERE place = ?", done)
-            if change.outbox is not None:
-                sealed = self._seal(change.outbox, "outbox", batch)
-                connection.execute("INSERT INTO outbox VALUES (?, ?)", (batch, sealed))
-            self._put_progress(change.progress)
-            log.debug("committing")
+    def commit(
+        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+    ) -> None:
+        """Write all of it, durably, or nothing."""
+        if self.before_first_commit is not None:
+            count_opening, self.before_first_commit = self.before_first_commit, None
+            count_opening()
+        assert self._layout is not None
+        written: dict[Address, bytes] = {}
+        gone: list[Address] = []
+        stored: dict[int, _Stored] = {}
+        for index, new in kept.items():
+            before = self._cached.get(index) or self._working[index][1]
+            parts = new.state.raw_buffer
+            for part in range(before.parts, len(parts)):
+                written["learning", index, part] = parts[part].tobytes()
+            if not parts:
+                gone += [("learning", index, part) for part in range(before.parts)]
+            if new.state is before.kept.state:  # a sequence number alone
+                stored[index] = replace(before, kept=new)
+            else:
+                keyless = without_key(self._layout, new.state)
+                stored[index] = _Stored(replace(new, state=keyless), len(parts))
+            written["stream", index] = _content(stored[index])
+        known = 0 if self.pool is None else len(self.pool.raw_values)
+        if pool is None:
+            gone += [("learning", _POOL, part) for part in range(known)]
+        else:
+            for part in range(known, len(pool.raw_values)):
+                raw = pool.key_of[part].tobytes() + pool.raw_values[part].tobytes()
+                written["learning", _POOL, part] = raw
+        if progress.batch > self.progress.batch:
+            written["outbox", progress.batch] = releases.to_bytes()
+        self._write(written.items(), gone, progress, pool)
+        self._take_over(stored)
         if time.monotonic() - self._log_cut > _LOG_SECONDS:
             self.cut_log()
 
-    def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
-        """Note that these sinks, which are all there are, have everything up to ``batch``."""
-        sinks = {**self.sinks(), **{name: (batch, place) for name, place in places.items()}}
+    def _write(
+        self,
+        rows: Iterable[tuple[Address, bytes]],
+        gone: Iterable[Address],
+        progress: Progress,
+        pool: Pool | None,
+    ) -> None:
+        """Seal and write these rows, delete others, and move progress on: all or nothing."""
+        gone = tuple(gone)
+        shares: dict[Address, int] = {}
+        sealed: dict[str, list[tuple[str | int | bytes, ...]]] = {kind: [] for kind in _TABLES}
         with self._transaction():
-            self._put_sinks(sinks)
-            self._connection.execute("DELETE FROM outbox WHERE batch <= ?", (batch,))
+            for address, content in rows:
+                row = self._seal(content, address)
+                shares[address] = self._binding.share(address, row)
+                sealed[str(address[0])].append((*address[1:], row))
+                if len(shares) % _ROWS_AT_ONCE == 0:
+                    self._put(sealed)
+            self._put(sealed)
+            for address in gone:
+                self._connection.execute(_DELETE[str(address[0])], address[1:])
+            bound = self._binding.sum_with(shares, gone)
+            content = self._progress_content(progress, pool, bound)
+            self._put({"progress": [(0, self._seal(content, _PROGRESS))]})
+            log.debug("committing")
+        # From here on nothing can fail: memory follows the disk.
+        self._binding.take_over(shares, gone, bound)
+        self.progress, self.pool, self.commits = progress, pool, self.commits + 1
+
+    def _put(self, sealed: dict[str, list[tuple[str | int | bytes, ...]]]) -> None:
+        """Write sealed rows, by their kind, and forget them."""
+        for kind, rows in sealed.items():
+            if rows:
+                self._connection.executemany(_PUT[kind], rows)
+                rows.clear()
+
+    def _take_over(self, stored: Mapping[int, _Stored]) -> None:
+        self._working.clear()
+        for index, one in stored.items():
+            if one.begun:
+                self._cached[index] = one
+                self._cached.move_to_end(index)
+        while len(self._cached) > CACHED_STATES:
+            self._cached.popitem(last=False)
+
+    def note_opening(self, opened: Opened) -> None:
+        """Count a start of this state."""
+        self.opened = opened
+        self._write((), (), self.progress, self.pool)
+
+    def acknowledge(self, batch: int, positions: Mapping[str, Any]) -> None:
+        """Note that these sinks, which are all there are, have everything up to ``batch``."""
+        sinks = {**self.sinks(), **{name: (batch, at) for name, at in positions.items()}}
+        with self._guarded("read"):
+            done = self._connection.execute("SELECT batch FROM outbox WHERE batch <= ?", (batch,))
+            gone = [("outbox", number) for (number,) in done]
+        # Public, but sealed: a damaged position would lose releases, or deliver them twice.
+        self._write([(_SINKS, json.dumps(sinks).encode())], gone, self.progress, self.pool)
 
     def rotate_key(self, new: Secret) -> None:
         """Seal everything under another key."""
-        connection, old = self._connection, self._key
-        tables = {
-            "progress": ("progress", "only", ()),
-            "streams": ("stream", "place", ("place",)),
-            "learning": ("learning", "place, part", ("place", "part")),
-            "outbox": ("outbox", "batch", ("batch",)),
-            "sinks": ("sinks", "only", ()),
-        }
-        with self._transaction():
-            for table, (kind, identity, numbers) in tables.items():
-                where = " AND ".join(f"{name} = ?" for name in identity.split(", "))
-                names = connection.execute(f"SELECT {identity} FROM {table}").fetchall()  # noqa: S608
-                for row in names:
-                    address = row if numbers else ()
-                    self._key = old
-                    content = self._open(
-                        self._one(f"SELECT sealed FROM {table} WHERE {where}", *row),  # noqa: S608
-                        kind,
-                        *address,
-                    )
-                    self._key = new
-                    sealed = self._seal(content, kind, *address)
-                    connection.execute(
-                        f"UPDATE {table} SET sealed = ? WHERE {where}",  # noqa: S608
-                        (sealed, *row),
-                    )
+        old = self._key
+        rows = ((at, self._read(at, old)) for at in self._addresses() if at != _PROGRESS)
+        self._key = new
+        try:
+            self._write(rows, (), self.progress, self.pool)
+        except BaseException:
+            self._key = old
+            raise
         self.cut_log()
 
     def copy_to(self, path: Path) -> None:
-        """Copy the database, sealed as it is."""
+        """Copy the database, sealed as it is, and mark it as a copy."""
+        make_private(path)
         with self._guarded("copy"):
             copy = sqlite3.connect(path)
             try:
                 self._connection.backup(copy)
+                copy.execute(f"PRAGMA application_id = {BACKUP}")
             finally:
                 copy.close()
 
-    def _put_sinks(self, sinks: Mapping[str, tuple[int, dict[str, int] | None]]) -> None:
-        # Public, but sealed: a place that was damaged would lose releases, or deliver them twice.
-        sealed = self._seal(json.dumps(sinks).encode(), "sinks")
-        self._connection.execute("INSERT OR REPLACE INTO sinks VALUES (0, ?)", (sealed,))
-
-    def _put_progress(self, progress: dict[str, Any]) -> None:
-        content = json.dumps(progress).encode()
+    def _progress_content(self, progress: Progress, pool: Pool | None, rows: int) -> bytes:
+        learned, absorbed = progress.range, progress.absorbed
+        fields = {
+            "batch": progress.batch,
+            "observations": progress.observations,
+            "range": None if learned is None else [learned.lower, learned.upper],
+            "absorbed": None if absorbed is None else astuple(absorbed),
+            "pool": None if pool is None else pool.secret.to_bytes().decode("ascii"),
+            "opened": [self.opened.number, self.opened.name, self.opened.before],
+            "digest": self._digest_key,
+            "commits": self.commits + 1,
+            "rows": f"{rows:x}",
+        }
         # The size is in the clear: padded to more than it can be, it tells nothing of the digits
         # of private counts.
-        padded = content.ljust(_PROGRESS_SIZE)
-        assert len(padded) == _PROGRESS_SIZE
-        sealed = self._seal(padded, "progress")
-        self._connection.execute("INSERT OR REPLACE INTO progress VALUES (0, ?)", (sealed,))
-
-    def _seal_stream(self, place: int, secret: Secret, kept: Kept | None) -> bytes:
-        state, sequence = b"", -1
-        if kept is not None:
-            sequence = kept.sequence
-            state = encoding.encode_state(kept.state.but(raw_buffer=())) if kept.begun else b""
-        own = secret.to_bytes()
-        head = _HEAD.pack(encoding.VERSION, len(own), sequence)
-        return self._seal(head + own + state, "stream", place)
+        content = json.dumps(fields).encode().ljust(_PROGRESS_SIZE)
+        assert len(content) == _PROGRESS_SIZE
+        return content
 
     # --- sealing and errors ----------------------------------------------------------------------
 
-    def _address(self, kind: str, numbers: tuple[int, ...]) -> bytes:
+    def _associated(self, address: Address) -> bytes:
         """What a content is bound to: moved to another row, it does not open."""
-        return json.dumps([kind, *numbers]).encode() + self._identity
+        return name_of(address) + b" of " + self._identity
 
-    def _seal(self, content: bytes, kind: str, *numbers: int) -> bytes:
-        return self._key.seal(content, associated=self._address(kind, numbers))
+    def _seal(self, content: bytes, address: Address) -> bytes:
+        padded = bytes(_IN_TREE) + _LENGTH.pack(len(content)) + content
+        missing = (_ROW_SIZE - _SEAL - len(padded)) % _OUTSIDE
+        return self._key.seal(padded + bytes(missing), associated=self._associated(address))
 
-    def _open(self, sealed: bytes, kind: str, *numbers: int) -> bytes:
+    def _read(self, address: Address, key: Secret | None = None) -> bytes:
+        """Open the row at an address."""
+        sealed = self._sealed_at(address)
+        if address != _PROGRESS and not self._binding.has(address, sealed):
+            raise _mixed(self._path)
         try:
-            return self._key.open_sealed(sealed, associated=self._address(kind, numbers))
+            padded = (key or self._key).open_sealed(sealed, associated=self._associated(address))
+            (length,) = _LENGTH.unpack_from(padded, _IN_TREE)
+            start = _IN_TREE + _LENGTH.size
+            return padded[start : start + length]
         except (InvalidTag, ValueError, TypeError):
             raise StateError(
                 f"{self._path}: it does not open with this key: another key file belongs to it, or "
                 "it is damaged. Restore state and key from the same backup"
             ) from None
 
-    def _one(self, query: str, *parameters: int) -> bytes:
+    def _sealed_at(self, address: Address) -> bytes:
         with self._guarded("read"):
-            row = self._connection.execute(query, parameters).fetchone()
+            row = self._connection.execute(_SELECT[str(address[0])], address[1:]).fetchone()
         if row is None or not isinstance(row[0], bytes):
             raise _damaged(self._path)
         return row[0]
+
+    def _addresses(self) -> Iterator[Address]:
+        """Where there is a sealed row."""
+        for kind, (table, columns) in _TABLES.items():
+            with self._guarded("read"):
+                rows = self._connection.execute(
+                    f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608
+                ).fetchall()
+            for numbers in rows:
+                yield kind, *numbers
 
     def _guarded(self, purpose: str) -> Any:
         return _guarded(self._path, purpose)
@@ -363,7 +564,51 @@ class Store:
             raise
 
 
-def _check_header(path: Path) -> None:
+def _content(stored: _Stored) -> bytes:
+    """What is sealed of one key."""
+    state, sequence = stored.kept.state, stored.kept.sequence
+    if not stored.begun:
+        assert stored.first is not None
+        return _stream_content(stored.first, sequence, b"")
+    content = encoding.encode_state(state.but(raw_buffer=()))
+    return _stream_content(state.secret, sequence, content)
+
+
+def _stream_content(secret: Secret, sequence: int, state: bytes) -> bytes:
+    own = secret.to_bytes()
+    return _HEAD.pack(encoding.VERSION, len(own), sequence) + own + state
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    """Tables, indexes, views and triggers."""
+    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"))
+
+
+def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+    """Refuse a trigger that would keep what is overwritten, and pages that would."""
+    with closing(sqlite3.connect(":memory:")) as expected, _guarded(path, "read"):
+        expected.executescript(_SCHEMA)
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+        (vacuum,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+        if _schema(connection) != _schema(expected) or (page, vacuum) != (_PAGE, 0):
+            raise StateError(
+                f"{path}: expected the tables of a state and nothing else, found others, or a "
+                "trigger; somebody has written to it. Restore state and key from the same backup"
+            )
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that its owner alone can read, in place of what has this name."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        os.close(os.open(path, flags, 0o600))
+    except OSError as error:
+        raise OutputError(f"{path}: expected to write it, found: {error.strerror}") from None
+
+
+def check_header(path: Path, *, backup: bool = False) -> None:
     """Whose file it is, from its own bytes: to open a database is to change it a little."""
     try:
         with path.open("rb") as stream:
@@ -375,10 +620,17 @@ def _check_header(path: Path) -> None:
             f"{path}: expected to write it, found a file or a disk that can only be read; nothing "
             "was released. Check the disk and who may write the folder"
         )
-    version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+    version, application = (
+        int.from_bytes(header[at : at + 4], "big") for at in (60, APPLICATION_OFFSET)
+    )
     formats = header[18:20]  # of its pages; a higher one would make it read-only
     whole = header.startswith(b"SQLite format 3\0") and len(header) == 100 and max(formats) <= 2
-    if not whole or application != APPLICATION:
+    if whole and application == BACKUP and not backup:
+        raise StateError(
+            f"{path}: expected a state, found a backup, which was put here by hand; nothing was "
+            "done with it. Type: rillet state restore BACKUP FOLDER"
+        )
+    if not whole or application != (BACKUP if backup else APPLICATION):
         raise StateError(
             f"{path}: expected a state of rillet, found another file, or a damaged one; nothing "
             "was released from it. Restore state and key from the same backup"
@@ -396,7 +648,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=0.2
         )
         try:
-            # Nobody else while it is open: two processes would use the same noise.
+            connection.execute(f"PRAGMA page_size = {_PAGE}")
+            # One process at a time: two would use the same noise.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             connection.execute("PRAGMA synchronous = FULL")
@@ -408,6 +661,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _mixed(path: Path) -> StateError:
+    return StateError(
+        f"{path}: expected all rows of the last commit, found some that were put back, taken away "
+        "or added: it is damaged, and nothing was released from it. Restore state and key from the "
+        "same backup"
+    )
 
 
 def _damaged(path: Path) -> StateError:

@@ -1,0 +1,155 @@
+"""What streams need of a store: states of keys, how far they are, and one way to move on.
+
+**Privacy.** A store holds unreleased data; what it shows and raises is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rillet.layout import Layout
+from rillet.noise import FloatArray, IntArray, Secret
+from rillet.release import Releases
+from rillet.statistic import Range
+from rillet.step import StreamState, start
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The first observations of all keys together, from which they learn one clipping range.
+
+    **Privacy.** Holds raw data until the range is released.
+    """
+
+    secret: Secret = field(repr=False)
+    key_of: tuple[IntArray, ...] = field(default=(), repr=False)
+    raw_values: tuple[FloatArray, ...] = field(default=(), repr=False)
+
+    @property
+    def observations(self) -> int:
+        """How many there are so far: public, as the number of observations of a stream is."""
+        return sum(map(len, self.raw_values))
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """The last block of a source: from where to where (opaque to all but the source), and what.
+
+    **Privacy.** The digest is keyed; all is kept sealed.
+    """
+
+    start: Any
+    end: Any
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the streams of a plan are.
+
+    ``batch`` counts blocks that released something, ``range`` is the clipping range that keys
+    share once it is known, ``absorbed`` the last block of the source.
+    """
+
+    batch: int = 0
+    observations: int = 0
+    range: Range | None = None
+    absorbed: Absorbed | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One key's stream: its state, and the last sequence number that was absorbed."""
+
+    state: StreamState
+    sequence: int = -1
+
+
+class Store(Protocol):
+    """Where the states of streams live; everything moves forward together in :meth:`commit`."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the streams are."""
+        ...
+
+    @property
+    def pool(self) -> Pool | None:
+        """What a shared range is still being learned from."""
+        ...
+
+    def read(self, layout: Layout, index: int) -> Kept:
+        """One key's stream, at its beginning under this layout if it has not begun."""
+        ...
+
+    def commit(
+        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+    ) -> None:
+        """Take over all of it, or nothing; ``releases`` are to be delivered as this batch."""
+        ...
+
+    def sinks(self) -> dict[str, tuple[int, Any]]:
+        """For each sink the last batch that it has, and its position."""
+        ...
+
+    def undelivered(self) -> list[tuple[int, Releases]]:
+        """Batches of releases that were committed and not acknowledged."""
+        ...
+
+    def acknowledge(self, batch: int, positions: Mapping[str, Any]) -> None:
+        """Note that these sinks, which are all there are, have everything up to ``batch``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class MemoryStore:
+    """States that are gone with the process."""
+
+    def __init__(self, secrets: Iterable[Secret], shared: Secret | None = None) -> None:
+        self.progress = Progress()
+        self.pool = None if shared is None else Pool(shared)
+        # A secret is needed until its stream has begun, then it is in the state, and moves on.
+        self._secrets = dict(enumerate(secrets))
+        self._kept: dict[int, Kept] = {}
+
+    @classmethod
+    def of(cls, kept: Mapping[int, Kept], observations: int) -> MemoryStore:
+        """Streams that have begun elsewhere."""
+        store = cls(())
+        store.progress = Progress(observations=observations)
+        store._kept.update(kept)
+        return store
+
+    def read(self, layout: Layout, index: int) -> Kept:
+        """One key's stream."""
+        kept = self._kept.get(index)
+        return Kept(start(layout, self._secrets[index])) if kept is None else kept
+
+    def commit(
+        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+    ) -> None:
+        """Take over all of it."""
+        self.progress, self.pool = progress, pool
+        self._kept.update(kept)
+        for index in kept:
+            self._secrets.pop(index, None)
+
+    def sinks(self) -> dict[str, tuple[int, Any]]:
+        """None: nothing is remembered."""
+        return {}
+
+    def undelivered(self) -> list[tuple[int, Releases]]:
+        """None: nothing is remembered."""
+        return []
+
+    def acknowledge(self, batch: int, positions: Mapping[str, Any]) -> None:
+        """Nothing to note."""
+
+    def close(self) -> None:
+        """Nothing to close."""

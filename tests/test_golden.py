@@ -1,0 +1,124 @@
+"""Releases under a fixed secret, for every mechanism: none changes without a new version.
+
+A change of what is released, without a change of the mechanism's digest, would put the same noise
+on another scale for everybody who goes on with a plan: two releases of one stream then reveal it.
+Run ``python tests/test_golden.py`` after raising the version of what has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rillet import (
+    BinaryTree,
+    BufferedToeplitz,
+    ExponentialQuantile,
+    HonakerTree,
+    Independent,
+    Plan,
+    Secret,
+    SignedDigitTree,
+    SmoothQuantile,
+    SquareRootToeplitz,
+    Sum,
+    TailHistogram,
+)
+from rillet.strategy import STRATEGIES
+from rillet.threshold import THRESHOLDS
+
+STORED = Path(__file__).with_suffix(".json")
+SECRET = Secret.for_tests(1912)
+DELTA = 2.0**-20
+
+
+def plan(**options: object) -> Plan:
+    return Plan(**{"epsilon": 1.0, "delta": DELTA, "upper": 100.0, "length": 900, **options})
+
+
+PLANS = {
+    "baseline": lambda: Plan.baseline(epsilon=1.0, upper=100.0, length=900),
+    "paper": lambda: Plan.paper(epsilon=1.0, delta=DELTA, upper=100.0, length=900, lag=300),
+    "default": lambda: plan(lag=100),
+    "default, pure": lambda: plan(lag=100, delta=0.0),
+    "default, every 7, sum": lambda: plan(lag=98, every=7, statistic=Sum()),
+    "no end known": lambda: plan(lag=100, length=None),
+    "backfill": lambda: plan(lag=100, backfill=True),
+    "two sides": lambda: plan(lag=100, threshold=TailHistogram(two_sided=True)),
+    "exponential": lambda: plan(lag=100, threshold=ExponentialQuantile()),
+    "smooth, gaussian": lambda: plan(lag=300, threshold=SmoothQuantile(law="gaussian")),
+    "binary tree, gaussian": lambda: plan(lag=0, strategy=BinaryTree("gaussian")),
+    "honaker": lambda: plan(lag=0, strategy=HonakerTree()),
+    "independent": lambda: plan(lag=0, strategy=Independent()),
+    "signed digits": lambda: plan(lag=0, strategy=SignedDigitTree()),
+    "square root": lambda: plan(lag=0, strategy=SquareRootToeplitz()),
+    "buffers": lambda: plan(lag=0, strategy=BufferedToeplitz(buffers=5)),
+    "keys": lambda: plan(lag=50, length=300, keys=["a", "b", 3]),
+    "keys that share a range": lambda: plan(
+        lag=90, length=300, keys=["a", "b", 3], shared_threshold=True
+    ),
+}
+
+
+def released(name: str) -> dict[str, str]:
+    made = PLANS[name]()
+    random = np.random.default_rng(7)
+    values = random.exponential(8.0, 900)
+    streams = made.open_many(secret=SECRET)
+    releases = streams.absorb(values, np.arange(900) % len(streams.keys))
+    assert len(releases) > 100
+    # Nine digits: the last bits of logarithms may differ between processors.
+    text = "\n".join(
+        f"{t} {total:.9g} {std:.9g} {lower:.9g} {upper:.9g}"
+        for t, total, std, lower, upper in zip(
+            releases.t,
+            releases.sum,
+            releases.noise_std,
+            releases.clip_lower,
+            releases.clip_upper,
+            strict=True,
+        )
+    )
+    return {
+        "mechanism": made.layout.digest.hex(),
+        "releases": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_releases_are_those_of_this_version(name):
+    stored, found = json.loads(STORED.read_text())[name], released(name)
+    if stored != found:
+        same = stored["mechanism"] == found["mechanism"]
+        pytest.fail(
+            "another release of the same mechanism: raise the version of what has changed "
+            "(a strategy's, a threshold's, a statistic's, or MECHANISM_VERSION)"
+            if same
+            else "another mechanism: if that is meant, run python tests/test_golden.py"
+        )
+
+
+def test_every_mechanism_is_pinned():
+    layouts = [make().layout for make in PLANS.values()]
+    strategies = {layout.main.strategy.name for layout in layouts}
+    thresholds = {layout.threshold.name for layout in layouts}
+    assert strategies == set(STRATEGIES.own)
+    assert thresholds == set(THRESHOLDS.own)
+
+
+@pytest.mark.parametrize("part", ["statistic", "threshold", "strategy"])
+def test_a_new_version_of_a_part_has_noise_of_its_own(part, monkeypatch):
+    name = "default"
+    before = released(name)
+    monkeypatch.setattr(type(getattr(PLANS[name](), part)), "version", 2)
+    after = released(name)
+    assert after["mechanism"] != before["mechanism"]
+    assert after["releases"] != before["releases"]
+
+
+if __name__ == "__main__":
+    STORED.write_text(json.dumps({name: released(name) for name in PLANS}, indent=1) + "\n")

@@ -1,0 +1,101 @@
+"""Numbers of a layout that no release shows at once: what noise it states, when secrets move on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rillet import Plan, Secret, TailHistogram
+from rillet.statistic import Range
+
+SECRET = Secret.for_tests(11)
+
+
+@pytest.mark.parametrize(
+    ("keys", "every"),
+    [
+        (0, 16_384),
+        (1, 1_024),
+        (1_024, 1_024),
+        (1_025, 512),
+        (4_096, 256),
+        (10_000, 64),
+        (16_384, 64),
+        (1_000_000, 64),
+    ],
+)
+def test_when_secrets_move_on_is_pinned(keys, every):
+    """Every release after the first ratchet step depends on it, and so does what a store holds."""
+    layout = replace(Plan(epsilon=1.0, upper=100.0, length=100_000).layout, keys=keys)
+    assert layout.ratchet_every == every
+    assert layout.mechanism["ratchet_every"] == every
+    assert [layout.ratchet_steps(leaf) for leaf in (0, every - 1, every, 3 * every)] == [1, 1, 2, 4]
+
+
+UPPERS = (10.0, 40.0, 5.0, 20.0)
+
+
+def releases(delta, uppers, removed=0.0, removed_each=0.0, growth=1.5, **more):
+    """Releases of a stream that is told which ranges to use, and what clipping removed."""
+    judge = TailHistogram.judge
+
+    def told(self, bounds, looks, ranges, outlook):
+        found = judge(self, bounds, looks, ranges, outlook)
+        upper = uppers[(len(looks) - 1) % len(uppers)]
+        learned = Range(bounds.lower, upper)
+        return replace(found, range=learned, removed=removed, removed_each=removed_each)
+
+    words = {"epsilon": 1.0, "upper": 100.0, "length": 600, "lag": 50, **more}
+    plan = Plan(delta=delta, threshold=TailHistogram(growth=growth), **words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TailHistogram, "judge", told)
+        stream = plan.open(secret=SECRET)
+        return plan.layout, stream, stream.update_many(np.full(600, 3.0))
+
+
+@pytest.mark.parametrize("delta", [0.0, 2.0**-20])
+def test_stated_noise_of_a_range_that_changes(delta):
+    """The warm-up's noise stays what it was; a later node counts as much as its range was worth."""
+    layout, _, found = releases(delta, UPPERS)
+    std = dict(zip(found.t.tolist(), found.sum_noise_std.tolist(), strict=True))
+    main = layout.main
+    ends = [segment.last for segment in layout.segments]
+    assert len(ends) >= 3
+    checked = 0
+    for t in (51, 60, ends[0], ends[0] + 1, ends[1], ends[1] + 1, 600):
+        number = next(number for number, end in enumerate(ends) if t <= end)
+        worth = [UPPERS[at % 4] / layout.segments[at].steps for at in range(number + 1)]
+        # The noisy prefix sums that a release is made of, and how often each is in it.
+        leaves = [layout.complete_leaves(end) for end in ends[:number]]
+        leaves.append(layout.complete_leaves(t))
+        factors = [a - b for a, b in pairwise(worth)] + [worth[-1]]
+        variance = std[50] ** 2
+        for first, one in zip(leaves, factors, strict=True):
+            for second, other in zip(leaves, factors, strict=True):
+                low, high = np.array([min(first, second)]), np.array([max(first, second)])
+                shared = main.strategy.covariance(main.leaves, low, high)[0]
+                variance += one * other * shared * main.node_variance
+        assert std[t] == pytest.approx(variance**0.5, rel=1e-5)
+        checked += number > 0
+    assert checked >= 4
+    # The warm-up is a good part of it: were it counted with a later range, it would show.
+    assert std[50] > 0.05 * std[ends[0] + 1]
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_what_clipping_removed_is_added_back_from_the_warm_up_on(backfill):
+    # One look: the mass stays what the warm-up found.
+    words = {"growth": None, "backfill": backfill}
+    _, plain_stream, plain = releases(2.0**-20, (20.0,), **words)
+    layout, stream, found = releases(2.0**-20, (20.0,), 30.0, 0.25, **words)
+    assert len(layout.segments) == 1
+    gained = dict(zip(found.t.tolist(), (found.sum - plain.sum).tolist(), strict=True))
+    assert gained[50] == pytest.approx(30.0)
+    for t in (51, 100, 600):
+        assert gained[t] == pytest.approx(30.0 + 0.25 * (t - 50))
+    if backfill:
+        early = stream.backfill.sum - plain_stream.backfill.sum
+        assert early == pytest.approx(30.0 * stream.backfill.t / 50)
