@@ -1,26 +1,66 @@
 """Tables of options against a schema: one conversion, one wording of what is wrong.
 
-A schema is a `msgspec.Struct` (or a union of tagged ones). A table comes from TOML, from JSON, from
-the command line or from keyword arguments in Python; all pass here.
+A schema is a `msgspec.Struct` (or a union of tagged ones), or a frozen dataclass whose fields say
+in their metadata what they are for (`option`). A table comes from TOML, from JSON, from the command
+line or from keyword arguments in Python; all pass here.
 
-**Privacy.** Touches no data. An option may be a password at the wrong place: text is never quoted,
+**Privacy.** Touches no data. An option may be a password that was misplaced: text is never quoted,
 unless the schema lists the texts that are allowed.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
+from typing import get_type_hints as type_hints
 
 import msgspec
 from msgspec import inspect
 
 from rillet.errors import ParameterError
 
-__all__ = ["convert", "unknown_name"]
+if TYPE_CHECKING:
+    from rillet.registry import Registry
+
+__all__ = [
+    "LARGEST",
+    "Option",
+    "check_names",
+    "convert",
+    "converted",
+    "from_text",
+    "option",
+    "options_of",
+    "schema",
+    "settle",
+    "table_of",
+    "unknown_name",
+    "within",
+]
+
+Class = TypeVar("Class")
+
+#: The largest float: a limit that infinity exceeds.
+LARGEST = sys.float_info.max
 
 _ERROR = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -125,6 +165,8 @@ def _translated(
     found = _found(table, path)
     if choices := _choices(schema, table, path, text):
         return ParameterError(full, f"one of {', '.join(map(str, choices))}", found)
+    if text == "Number out of range":
+        return ParameterError(full, "a number that fits a float", found)
     if expected := _EXPECTED.fullmatch(text):
         kind = " or ".join(_WORDS.get(part, part) for part in expected[1].split(" | "))
         limit = f" {expected[3]}" if expected[3] else ""
@@ -206,3 +248,229 @@ def _choices(schema: Any, table: object, path: str, text: str) -> list[object]:
         for value in kind.values
     ]
     return tags or literals
+
+
+# --- Frozen dataclasses --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a dataclass, as its field declares it."""
+
+    name: str = ""
+    type: Any = str
+    default: Any = None
+    #: The texts that may stand in place of a proper value, such as ``auto``.
+    words: tuple[str, ...] = ()
+    #: What it is, in a line: the text of ``--help``, of the docstring and of a complaint.
+    about: str = ""
+    #: What ``--help`` calls its value.
+    metavar: str = "KIND"
+    #: For a field that holds one of these kinds: an object, or a table with its ``kind``.
+    kinds: Registry | None = None
+    #: In place of the conversion to the type.
+    converter: Callable[[Any], Any] | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is dataclasses.MISSING
+
+    def convert(self, value: object, *, texts: bool = False) -> Any:
+        """Return the value as the type that is declared.
+
+        With ``texts`` a text may stand for a number, for none, or for a kind with its options, as
+        in ``"binary-tree:law=gaussian"``: in TOML and on the command line.
+        """
+        if isinstance(value, str) and value in self.words:
+            return value
+        if self.kinds is not None:
+            return self._of_kind(self.kinds, value, texts=texts)
+        if texts and isinstance(value, str) and self.type is not str:
+            value = from_text(value)
+        if self.converter is not None:
+            return self.converter(value)
+        value = _plain(value)
+        if type(value) is float and value.is_integer() and "float" not in str(self.type):
+            value = int(value)
+        try:
+            return convert(value, self.type, self.name)
+        except ParameterError as error:
+            expected = " or ".join([error.expected, *self.words])
+            raise ParameterError(error.parameter, expected, error.found, error.hint) from None
+
+    def _of_kind(self, kinds: Registry, value: Any, *, texts: bool) -> Any:
+        """Return an object of one of the kinds, from itself or from its tagged table."""
+        if isinstance(value, self.type):
+            _options_of_kind(type(value), self.type, self.name)
+            return value
+        if texts and isinstance(value, str):
+            kind, _, rest = value.partition(":")
+            pairs = [part.partition("=") for part in _BETWEEN.split(rest) if part]
+            value = {"kind": kind} | {key.strip(): text.strip() for key, _, text in pairs}
+        if not isinstance(value, Mapping):
+            what = f"{kinds.what} object, a table with its kind"
+            raise ParameterError(self.name, " or ".join([what, *self.words]), value)
+        given = dict(value)
+        made = kinds.get(given.pop("kind", None), f"{self.name}.kind")
+        options = _options_of_kind(made, self.type, f"{self.name}.kind")
+        with within(self.name):
+            check_names(options, given)
+            return made(**converted(options, given, texts=texts))
+
+
+#: A comma that is not inside brackets.
+_BETWEEN = re.compile(r",(?![^\[]*\])")
+
+
+def option(about: str = "", *, default: Any = dataclasses.MISSING, **declared: Any) -> Any:
+    """Declare a dataclass's field with what is to be known of it beside its type.
+
+    Parameters
+    ----------
+    about, default, declared
+        The fields of `Option`, and ``gt``, ``ge``, ``lt``, ``le`` for the numbers of its type.
+    """
+    limits = {name: declared.pop(name) for name in ("gt", "ge", "lt", "le") if name in declared}
+    metadata = {"option": Option(about=about, **declared), "limits": limits}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@functools.lru_cache(maxsize=256)
+def options_of(kind: Hashable) -> dict[str, Option]:
+    """Return the options of a dataclass by their names."""
+    assert isinstance(kind, type)
+    try:
+        hints = type_hints(kind, include_extras=True)
+    except NameError:  # its annotations cannot be read from here: taken as they are given
+        hints = dict.fromkeys(kind.__dataclass_fields__, Any)  # type: ignore[attr-defined]
+    options = {}
+    for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
+        factory = field.default_factory
+        options[field.name] = dataclasses.replace(
+            field.metadata.get("option", Option()),
+            name=field.name,
+            default=field.default if factory is dataclasses.MISSING else factory(),
+            **_divided(hints[field.name], field.metadata.get("limits", {})),
+        )
+    return options
+
+
+def _divided(hint: Any, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Divide a type into what msgspec converts, with limits on numbers, and words beside it."""
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    words = [part for part in parts if get_origin(part) is Literal and len(parts) > 1]
+    rest = [
+        Annotated[part, msgspec.Meta(**limits)] if limits and part in (int, float) else part
+        for part in parts
+        if part not in words
+    ]
+    return {
+        "type": Union[tuple(rest)],  # noqa: UP007
+        "words": tuple(word for part in words for word in get_args(part)),
+    }
+
+
+def _options_of_kind(kind: Any, base: type, name: str) -> dict[str, Option]:
+    """Return the options of a class that must be a dataclass itself, or it might hide some."""
+    if isinstance(kind, type) and issubclass(kind, base) and "__dataclass_fields__" in vars(kind):
+        return options_of(kind)  # type: ignore[arg-type]
+    raise ParameterError(name, f"a {base.__name__} that is a frozen dataclass", kind)
+
+
+def check_names(options: Mapping[str, Option], given: Mapping[str, object]) -> None:
+    """Refuse names that are none of the options, and the lack of those that have no default."""
+    for name in given:
+        if name not in options:
+            what = f"one of the options {', '.join(options)}" if options else "no options"
+            raise unknown_name(str(name), what, str(name), list(options))
+    for name, each in options.items():
+        if each.required and name not in given:
+            what = each.about.partition(";")[0] or "a value"
+            raise ParameterError(name, what, _Words("nothing"), "it has no default")
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """Let errors speak of options of the table ``name``."""
+    try:
+        yield
+    except ParameterError as error:
+        inner = f"{name}.{error.parameter}"
+        raise ParameterError(inner, error.expected, error.found, error.hint) from None
+
+
+def converted(
+    options: Mapping[str, Option], given: Mapping[str, object], *, texts: bool = False
+) -> dict[str, Any]:
+    """Return the values of a table whose names are checked, as the types that are declared."""
+    return {name: options[name].convert(value, texts=texts) for name, value in given.items()}
+
+
+def settle(instance: Any) -> None:
+    """Convert the fields of a new frozen dataclass in place: for its ``__post_init__``."""
+    for name, each in options_of(type(instance)).items():  # type: ignore[arg-type]
+        object.__setattr__(instance, name, each.convert(getattr(instance, name)))
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(option, dataclasses.field)
+)
+def schema(declared: type[Class]) -> type[Class]:
+    """Make a frozen dataclass that complains of wrong names itself and has its options in its help.
+
+    In its docstring they take the place of ``{options}``.
+    """
+    kind: Any = dataclasses.dataclass(frozen=True, kw_only=True)(declared)
+    options, made = options_of(kind), kind.__init__
+
+    @functools.wraps(made)
+    def init(self: Any, *positional: Any, **given: Any) -> None:
+        check_names(options, given)
+        made(self, *positional, **given)
+
+    kind.__init__ = init
+    lines = ["Parameters", "----------"]
+    for each in options.values():
+        lines += [each.name, *(f"    {line}" for line in textwrap.wrap(each.about, 88))]
+    kind.__doc__ = kind.__doc__.replace("{options}", "\n    ".join(lines))
+    made_kind: type[Class] = kind
+    return made_kind
+
+
+def table_of(thing: Any, kinds: Registry, name: str = "") -> dict[str, Any]:
+    """Return the tagged table of an object of one of the kinds.
+
+    Without the ``name`` of its option it is for a digest: it has the version too, and need not be
+    one that can be read back.
+    """
+    version = {} if name or thing.version == 1 else {"version": thing.version}
+    return {"kind": kinds.name_of(thing, name), **version, **dataclasses.asdict(thing)}
+
+
+def from_text(text: str) -> Any:
+    """Return what a text stands for: a number, true, false, none, a list of these; else itself.
+
+    Examples
+    --------
+    >>> [from_text(text) for text in ("150_000", "2^-2", "none", "[1, 2.5]", "mean")]
+    [150000, 0.25, None, [1, 2.5], 'mean']
+    """
+    text = text.strip()
+    if text.lower() in _NAMED:
+        return _NAMED[text.lower()]
+    if text.startswith("[") and text.endswith("]"):
+        return [from_text(part) for part in text[1:-1].split(",") if part.strip()]
+    base, power, exponent = text.replace("**", "^").partition("^")
+    try:
+        if not power and base.lstrip("+-").replace("_", "").isdigit():
+            return int(base)
+        number = float(base) ** float(exponent) if power else float(base)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return text
+    return number if isinstance(number, float) else text
+
+
+_NAMED = {"none": None, "true": True, "false": False}

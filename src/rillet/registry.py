@@ -33,7 +33,7 @@ class Registry:
     group : str
         The group of entry points, as ``"rillet.sources"``.
     builtin : mapping
-        From the name of a kind to ``"module:attribute"``.
+        From the name of a kind to ``"module:attribute"``, or to the kind itself.
 
     Examples
     --------
@@ -46,15 +46,16 @@ class Registry:
 another package can add kinds through the entry point group rillet.numbers
     """
 
-    def __init__(self, what: str, group: str, builtin: Mapping[str, str]) -> None:
-        self._what, self._group = what, group
-        self._builtin = dict(builtin)
+    def __init__(self, what: str, group: str, builtin: Mapping[str, Any]) -> None:
+        self.what, self._group = what, group
+        #: Rillet's own kinds by name, or where they are.
+        self.own = dict(builtin)
         self._registered: dict[str, Any] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all kinds, rillet's own first; imports none of them."""
         others = sorted({*self._registered, *(entry.name for entry in self._entries())})
-        return (*self._builtin, *(name for name in others if name not in self._builtin))
+        return (*self.own, *(name for name in others if name not in self.own))
 
     def get(self, name: object, parameter: str) -> Any:
         """Return the kind with this name; errors speak of ``parameter``.
@@ -65,8 +66,8 @@ another package can add kinds through the entry point group rillet.numbers
             If there is none, or more than one, or it cannot be imported.
         """
         if isinstance(name, str):
-            if name in self._builtin:
-                return _load(self._builtin[name])
+            if name in self.own:
+                return _load(self.own[name])
             if name in self._registered:
                 return self._registered[name]
             entries = {entry.value for entry in self._entries() if entry.name == name}
@@ -75,22 +76,41 @@ another package can add kinds through the entry point group rillet.numbers
             if entries:
                 raise ParameterError(
                     parameter,
-                    f"{self._what} that one package provides",
+                    f"{self.what} that one package provides",
                     name,
                     f"uninstall all but one of {', '.join(sorted(entries))}",
                 )
         raise ParameterError(
             parameter,
-            f"{self._what}, one of {', '.join(self.names())}",
+            f"{self.what}, one of {', '.join(self.names())}",
             name,
             f"another package can add kinds through the entry point group {self._group}",
+        )
+
+    def name_of(self, thing: Any, parameter: str = "") -> str:
+        """Return the name of an object's kind.
+
+        If no kind has the object's ``name`` and class, ``module:class`` where no ``parameter`` is
+        given, else an error that says how to register it.
+        """
+        kind, name = type(thing), thing.name
+        if (name in self.own or name in self.names()) and self.get(name, parameter) is kind:
+            return str(name)
+        path = f"{kind.__module__}:{kind.__qualname__}"
+        if not parameter:
+            return path
+        raise ParameterError(
+            parameter,
+            f"{self.what} that can be found by its name",
+            path,
+            f'add {name} = "{path}" to the entry points {self._group} of your package',
         )
 
     @contextmanager
     def registered(self, name: str, kind: Any) -> Iterator[None]:
         """Add a kind for a while, without a package: for tests."""
         if name in self.names():
-            raise ParameterError("name", f"a name that is not yet {self._what}", name)
+            raise ParameterError("name", f"a name that is not yet {self.what}", name)
         self._registered[name] = kind
         try:
             yield
@@ -108,11 +128,13 @@ another package can add kinds through the entry point group rillet.numbers
             return _load(value)
         except (ImportError, AttributeError, ValueError) as error:
             raise ParameterError(
-                parameter, f"{self._what} that can be imported", value, f"{error}"
+                parameter, f"{self.what} that can be imported", value, f"{error}"
             ) from error
 
 
-def _load(value: str) -> Any:
+def _load(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
     module, _, attributes = value.partition(":")
     found: Any = importlib.import_module(module)
     for attribute in attributes.split("."):

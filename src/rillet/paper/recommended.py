@@ -5,49 +5,24 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast
+from typing import Final
 
 from rillet.errors import ParameterError
 from rillet.paper.lag import suggest_lag
 from rillet.privacy import Guarantee
 from rillet.threshold import SmoothQuantile, Threshold
-from rillet.threshold.calibration import Kind
-from rillet.threshold.calibration import Law as LawName
 
-__all__ = ["THRESHOLD_SHARE", "recommended_lag", "recommended_threshold"]
+__all__ = ["RECOMMENDED", "THRESHOLD_SHARE", "recommended_lag"]
 
-#: ε₁ between 0.8 and 0.9 of ε, p at most 0.005, r between 1 and 2, λ close to 1.
+#: ε₁ between 0.8 and 0.9 of ε, p at most 0.005, r between 1 and 2, λ close to 1; the tables give
+#: β_lt about 0.2 of β = 0.02.
 THRESHOLD_SHARE: Final = 0.85
-_QUANTILE: Final = 0.005
-_RANK_FACTOR: Final = 0.85
-_MULTIPLIER: Final = 1.5
-#: The tables give β_lt about 0.2 of β = 0.02.
-_BETA_LT: Final = 0.004
-_CALIBRATIONS: Final = ("exact", "textbook", "paper", "paper-mixed")
-
-Given = float | Literal["auto"]
-
-
-def recommended_threshold(
-    *,
-    quantile: Given,
-    rank_factor: Given,
-    multiplier: Given,
-    beta_lt: Given,
-    calibration: str,
-    law: str,
-) -> SmoothQuantile:
-    """The paper's threshold, with its recommended values where ``"auto"`` is given."""
-    if calibration != "auto" and calibration not in _CALIBRATIONS:
-        raise ParameterError("calibration", f"one of {_CALIBRATIONS}", calibration)
-    return SmoothQuantile(
-        quantile=_QUANTILE if quantile == "auto" else quantile,
-        rank_factor=_RANK_FACTOR if rank_factor == "auto" else rank_factor,
-        multiplier=_MULTIPLIER if multiplier == "auto" else multiplier,
-        beta_lt=_BETA_LT if beta_lt == "auto" else beta_lt,
-        calibration=cast(Kind, "exact" if calibration == "auto" else calibration),
-        law=cast(LawName, law),
-    )
+RECOMMENDED: Final[dict[str, float]] = {
+    "quantile": 0.005,
+    "rank_factor": 0.85,
+    "multiplier": 1.5,
+    "beta_lt": 0.004,
+}
 
 
 def recommended_lag(threshold: Threshold, guarantee: Guarantee, share: float) -> int:

@@ -1,5 +1,5 @@
 """Plans: what is promised, how it is kept, and what it will cost in accuracy."""
 
-from rillet.plan.plan import Plan
+from rillet.plan.plan import MECHANISMS, Plan, options_for
 
-__all__ = ["Plan"]
+__all__ = ["MECHANISMS", "Plan", "options_for"]

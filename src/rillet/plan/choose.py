@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 from rillet.errors import ParameterError
 from rillet.layout import Layout
@@ -21,15 +21,12 @@ from rillet.strategy import (
     SignedDigitTree,
     Strategy,
 )
+from rillet.strategy.base import Moves
 from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH
-from rillet.threshold import (
-    FixedThreshold,
-    RefreshingThreshold,
-    TailHistogram,
-    Threshold,
-)
+from rillet.threshold import FixedThreshold, TailHistogram, Threshold
 
-Auto = Literal["auto"]
+if TYPE_CHECKING:
+    from rillet.plan.plan import Plan
 
 #: What every observation pays for a threshold that keys share.
 SHARED_SHARE = 0.05
@@ -59,7 +56,7 @@ class Choice:
                 f"The first {layout.lag:,} observations teach the threshold "
                 f"({layout.threshold.name}, ε₁ = {share:.4g}); their sum is released with the rest."
             )
-        else:
+        elif layout.statistic.clips:
             assert layout.declared_range is not None
             lines.append(f"Values are clipped at {layout.declared_range.upper:g}, declared.")
         if layout.main is not None:
@@ -69,7 +66,8 @@ class Choice:
                 f"({layout.main.strategy.law} noise), up to {layout.length:,} observations."
             )
         unit = layout.unit_std_at(layout.length)
-        lines.append(f"Noise of the last sum: {unit:.4g} times the clipping range (one std).")
+        per = "times the clipping range " if layout.statistic.clips else ""
+        lines.append(f"Noise of the last sum: {unit:.4g} {per}(one std).")
         lines += [f"Why: {reason}" for reason in self.reasons]
         lines += [f"Turned down: {other}" for other in self._turned_down(layout)]
         return "\n".join(lines)
@@ -91,7 +89,11 @@ class Choice:
             if other == main.strategy:
                 continue
             rival = Mechanism.calibrate(
-                other, main.leaves, layout.guarantee, observations=layout.length - layout.lag
+                other,
+                main.leaves,
+                layout.guarantee,
+                observations=layout.length - layout.lag,
+                moves=main.moves,
             )
             ratio = math.sqrt(rival.typical_unit_variance) / chosen
             lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
@@ -100,47 +102,33 @@ class Choice:
         return lines
 
 
-def choose(
-    *,
-    guarantee: Guarantee,
-    length: int,
-    every: int,
-    lag: int | Auto,
-    threshold: Threshold | Auto,
-    strategy: Strategy | Auto,
-    threshold_share: float | Auto,
-    refresh: float | Auto | None = "auto",
-    sharing: int = 0,
-) -> Choice:
-    """Replace every ``"auto"`` by a choice; ``sharing`` keys learn one threshold together."""
+def choose(plan: Plan) -> Choice:
+    """Replace every ``"auto"`` of a plan by a choice."""
     reasons: list[str] = []
+    guarantee, every, length = plan.guarantee, plan.every, plan.most_observations
+    moves, strategy, share = plan.statistic.moves, plan.strategy, plan.threshold_share
     if strategy == "auto":
-        strategy = _auto_strategy(guarantee, -(-length // every))
+        strategy = _auto_strategy(guarantee, -(-length // every), moves)
         reasons.append(_STRATEGY_REASONS[strategy.name])
-    if sharing:  # The lag is one of all keys together, the share one that all observations pay.
-        length *= sharing
-        threshold_share = SHARED_SHARE if threshold_share == "auto" else threshold_share
+    if plan.shared_threshold:
+        # The lag is one of all keys together, the share one that all observations pay.
+        length *= len(plan.keys)
+        share = SHARED_SHARE if share == "auto" else share
+    threshold = plan.threshold
     if threshold == "auto":
-        threshold = _auto_threshold(length, lag, refresh, reasons)
-    else:
-        _check_refresh(refresh, threshold)
-    for name, value, kind in (
-        ("threshold", threshold, Threshold),
-        ("strategy", strategy, Strategy),
-    ):
-        if not isinstance(value, kind):
-            raise ParameterError(name, f'a {kind.__name__} object or "auto"', value)
+        threshold = _auto_threshold(plan, length, reasons)
+    _check_threshold(plan, threshold, length)
     if not threshold.learns:
-        _refuse_lag(lag)
         return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
-    if isinstance(threshold, RefreshingThreshold):
-        lag = _tail_lag(length, every, guarantee) if lag == "auto" else _checked_lag(lag, length)
-        if threshold_share == "auto":
-            threshold_share = _tail_share(strategy, guarantee, length, lag, every)
-        return Choice(threshold, strategy, lag, _checked_share(threshold_share), tuple(reasons))
-    share = _checked_share(THRESHOLD_SHARE if threshold_share == "auto" else threshold_share)
+    lag = plan.lag
+    if isinstance(threshold, TailHistogram):
+        lag = _tail_lag(length, every, guarantee) if lag == "auto" else lag
+        if share == "auto":
+            share = _tail_share(strategy, guarantee, length, lag, every, moves)
+    elif share == "auto":
+        share = THRESHOLD_SHARE
     if lag != "auto":
-        return Choice(threshold, strategy, _checked_lag(lag, length), share, tuple(reasons))
+        return Choice(threshold, strategy, lag, share, tuple(reasons))
     wanted = recommended_lag(threshold, guarantee, share)
     if wanted < length:
         reasons.append(f"the paper's criteria ask for a lag of {wanted:,} observations.")
@@ -153,6 +141,35 @@ def choose(
     return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons))
 
 
+def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
+    """Refuse a threshold, and what is said about learning it, where they do not fit."""
+    growth = threshold.growth if isinstance(threshold, TailHistogram) else None
+    by_itself = plan.threshold != "auto" or not plan.statistic.clips
+    if by_itself and plan.refresh not in ("auto", growth):
+        raise ParameterError(
+            "refresh",
+            f'"auto" or {growth}, which is what the threshold does by itself',
+            plan.refresh,
+            hint="give refresh without a threshold, or growth to TailHistogram",
+        )
+    if not plan.statistic.clips and threshold != FixedThreshold():
+        raise ParameterError("threshold", "none, since the statistic clips nothing", threshold)
+    if not threshold.learns:
+        if plan.lag not in (0, "auto"):
+            raise ParameterError("lag", "0, since no range is learned", plan.lag)
+        return
+    if plan.lag != "auto" and not 1 <= plan.lag <= length:
+        raise ParameterError(
+            "lag",
+            f"a whole number from 1 to length ({length:,})",
+            plan.lag,
+            hint="the threshold is learned from the first observations of the stream",
+        )
+    if plan.threshold_share != "auto" and not 0 < plan.threshold_share < 1:
+        expected = "a number between 0 and 1, both excluded"
+        raise ParameterError("threshold_share", expected, plan.threshold_share)
+
+
 _STRATEGY_REASONS = {
     "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it.",
     "signed-digit-tree": "of all that can be pure (delta is 0) or run this long, the signed-digit "
@@ -162,11 +179,11 @@ _STRATEGY_REASONS = {
 #: Below this many observations a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
 #: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
-_OPENING_PART = 30
-_LONGEST_OPENING = 10_000
+_WARM_UP_PART = 30
+_LONGEST_WARM_UP = 10_000
 
 
-def _auto_strategy(guarantee: Guarantee, leaves: int) -> Strategy:
+def _auto_strategy(guarantee: Guarantee, leaves: int, moves: Moves) -> Strategy:
     """The least noise for this promise and length."""
     if guarantee.delta > 0 and leaves <= 2**LARGEST_LOG_LENGTH:
         return BufferedToeplitz()
@@ -175,17 +192,18 @@ def _auto_strategy(guarantee: Guarantee, leaves: int) -> Strategy:
         candidates.append(HonakerTree(law="gaussian"))
 
     def noise(strategy: Strategy) -> float:
-        return Mechanism.calibrate(strategy, leaves, guarantee).typical_unit_variance
+        return Mechanism.calibrate(strategy, leaves, guarantee, moves=moves).typical_unit_variance
 
     return min(candidates, key=noise)
 
 
-def _auto_threshold(
-    length: int, lag: int | Auto, refresh: float | Auto | None, reasons: list[str]
-) -> Threshold:
-    if lag == 0 or (lag == "auto" and length < _SHORTEST_TO_LEARN):
+def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
+    if not plan.statistic.clips:
+        return FixedThreshold()
+    if plan.lag == 0 or (plan.lag == "auto" and length < _SHORTEST_TO_LEARN):
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
+    refresh = None if plan.shared_threshold else plan.refresh
     again = "once" if refresh is None else "again each time the stream has grown"
     reasons.append(
         f"a range learned from noisy histograms, {again}, stays close to the best range known in "
@@ -194,56 +212,21 @@ def _auto_threshold(
     return TailHistogram() if refresh == "auto" else TailHistogram(growth=refresh)
 
 
-def _check_refresh(refresh: float | Auto | None, threshold: object) -> None:
-    growth = threshold.growth if isinstance(threshold, TailHistogram) else None
-    if refresh not in ("auto", growth):
-        raise ParameterError(
-            "refresh",
-            f'"auto" or {growth}, which is what the threshold does by itself',
-            refresh,
-            hint="give refresh without a threshold, or growth to TailHistogram",
-        )
-
-
 def _tail_lag(length: int, every: int, guarantee: Guarantee) -> int:
     """A thirtieth of the stream, at most 10,000/ε observations, in whole releases."""
-    longest = math.ceil(_LONGEST_OPENING / min(1.0, guarantee.epsilon))
-    lag = max(1, min(length // _OPENING_PART, longest))
+    longest = math.ceil(_LONGEST_WARM_UP / min(1.0, guarantee.epsilon))
+    lag = max(1, min(length // _WARM_UP_PART, longest))
     return lag // every * every if lag >= every else min(every, length)
 
 
 def _tail_share(
-    strategy: Strategy, guarantee: Guarantee, length: int, lag: int, every: int
+    strategy: Strategy, guarantee: Guarantee, length: int, lag: int, every: int, moves: Moves
 ) -> float:
-    """Leave the opening's own sum so much that its noise is a fifth of the last sum's."""
+    """Leave the warm-up's own sum so much that its noise is a fifth of the last sum's."""
     if lag >= length:
         return 0.5
     leaves = -(-(length - lag) // every)
-    main = Mechanism.calibrate(strategy, leaves, guarantee, observations=length - lag)
+    main = Mechanism.calibrate(strategy, leaves, guarantee, observations=length - lag, moves=moves)
     last = math.sqrt(float(main.unit_variance(leaves)[0]))
     for_sum = math.sqrt(2) / (guarantee.epsilon * 0.2 * last)
     return 1 - round(min(0.5, max(0.2, for_sum)), 6)
-
-
-def _refuse_lag(lag: Any) -> None:
-    if lag not in (0, "auto"):
-        raise ParameterError("lag", "0 with a fixed threshold, which needs no lag", lag)
-
-
-def _checked_share(share: Any) -> float:
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise ParameterError("threshold_share", "a number between 0 and 1, both excluded", share)
-    return float(share)
-
-
-def _checked_lag(lag: Any, length: int) -> int:
-    if isinstance(lag, float) and lag.is_integer():
-        lag = int(lag)
-    if isinstance(lag, bool) or not isinstance(lag, int) or not 1 <= lag <= length:
-        raise ParameterError(
-            "lag",
-            f"a whole number from 1 to length ({length:,})",
-            lag,
-            hint="the threshold is learned from the first observations of the stream",
-        )
-    return lag

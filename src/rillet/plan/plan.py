@@ -5,162 +5,174 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from rillet.errors import ParameterError, StateError
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
-from rillet.keyed import KeyedStreams
 from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret
-from rillet.paper.recommended import recommended_threshold
+from rillet.options import (
+    Option,
+    check_names,
+    converted,
+    option,
+    options_of,
+    schema,
+    settle,
+    table_of,
+)
+from rillet.paper.recommended import RECOMMENDED
 from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose
-from rillet.privacy import Guarantee, check_delta, check_epsilon
+from rillet.privacy import Guarantee
 from rillet.release import Key
-from rillet.source.keys import DeclaredKeys
-from rillet.statistic import STATISTICS, Mean, Statistic
-from rillet.step import start
-from rillet.strategy import (
-    STRATEGIES,
-    BinaryTree,
-    Strategy,
-)
-from rillet.stream import Stream
-from rillet.threshold import (
-    THRESHOLDS,
-    FixedThreshold,
-    Range,
-    Threshold,
-)
+from rillet.state.base import Kept, MemoryStore
+from rillet.state.uses import Guard, guard_of_state
+from rillet.statistic import STATISTICS, Mean, Range, Statistic
+from rillet.strategy import STRATEGIES, BinaryTree, Strategy
+from rillet.streams import Stream, Streams
+from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
 
 Auto: TypeAlias = Literal["auto"]
-Tagged = TypeVar("Tagged", Threshold, Strategy, Statistic)
 
 FORMAT = "rillet-plan-1"
+#: Ways to make a plan of a table: everything chosen, or one of the named plans.
+MECHANISMS = ("auto", "paper", "baseline")
+_KINDS = {"threshold": THRESHOLDS, "strategy": STRATEGIES, "statistic": STATISTICS}
 
 
-@dataclass(frozen=True, kw_only=True)
+def declared_keys(keys: Any) -> tuple[Key, ...]:
+    """Check declared keys; a key that is not a tuple or a list is one part."""
+    if not isinstance(keys, Iterable) or isinstance(keys, str | bytes | Mapping | Set):
+        raise ParameterError("keys", "a list of keys", keys)
+    declared: dict[tuple[str, ...], Key] = {}
+    for given in keys:
+        parts = given if isinstance(given, tuple | list) else (given,)
+        key = tuple(part.item() if isinstance(part, np.generic) else part for part in parts)
+        if not key or not all(type(part) in (str, int) for part in key):
+            raise ParameterError("keys", "text, whole numbers, or lists of them", given)
+        same = declared.setdefault(tuple(map(str, key)), key)
+        if same is not key:
+            raise ParameterError("keys", "keys that differ as text", f"{same!r} and {key!r}")
+    return tuple(declared.values())
+
+
+@schema
 class Plan:
     """What is promised and how it is kept, from public numbers alone.
 
     ``"auto"`` is replaced by what was chosen when the plan is made, so that a plan is complete: the
     same JSON is the same plan for ever.
 
-    Parameters
-    ----------
-    epsilon, delta
-        The promise for each observation.
-    lower, upper
-        Public bounds of a value; values beyond are clipped.
-    length
-        Number of observations; None when no end is known (then at most 2^40).
-    every
-        Release each so many observations.
-    lag
-        Observations used to learn the threshold; 0 with a fixed one.
-    statistic
-        ``Mean()`` or ``Sum()``.
-    threshold, strategy
-        How to choose the clipping range, and how to release the running sum.
-    threshold_share
-        Share of ε that learning the threshold takes from the first ``lag`` observations.
-    refresh
-        Learn the range again each time the stream has grown by this factor (2 when ``"auto"``);
-        None: never.
-    backfill
-        Also release the first ``lag`` observations, once the threshold is known.
-    keys
-        Declared keys, tuples of text and whole numbers: a stream for each (:meth:`open_many`), and
-        ``length``, ``lag`` and the promise hold for each of them.
-    shared_threshold
-        All keys share one clipping range, learned from the first ``lag`` observations of any of
-        them; each observation of every key then has ``threshold_share`` less to spend on its sum.
+    {options}
 
     Examples
     --------
     >>> plan = Plan.baseline(epsilon=1.0, upper=3000.0, length=1000)
     >>> stream = plan.open()
     >>> release = stream.update(12.5)
-    >>> release.t, release.threshold
+    >>> release.t, release.clip_upper
     (1, 3000.0)
     """
 
-    epsilon: float
-    delta: float = 0.0
-    lower: float = 0.0
-    upper: float
-    length: int | None
-    every: int = 1
-    lag: int | Auto = "auto"
-    statistic: Statistic = field(default_factory=Mean)
-    threshold: Threshold | Auto = "auto"
-    strategy: Strategy | Auto = "auto"
-    threshold_share: float | Auto = "auto"
-    refresh: float | Auto | None = "auto"
-    backfill: bool = False
-    keys: tuple[Key, ...] = ()
-    shared_threshold: bool = False
+    epsilon: float = option("the promise ε for each observation", metavar="E")
+    delta: float = option(
+        "the promise δ, such as 2^-20; 0 rules out what needs it", default=0.0, metavar="D"
+    )
+    lower: float = option(
+        "a public lower bound; values below it, and what is no number, count as the bound",
+        default=0.0,
+        metavar="A",
+    )
+    upper: float | None = option(
+        "a public bound that values are clipped to; only what does not clip needs none",
+        default=None,
+        metavar="B",
+    )
+    length: int | None = option(
+        "the number of observations, which the noise is scaled for; none: no end known",
+        metavar="N",
+        ge=1,
+        le=UNKNOWN_LENGTH_CAP,
+    )
+    every: int = option("the number of observations between releases", default=1, metavar="C", ge=1)
+    lag: int | Auto = option(
+        "the number of observations that teach the threshold before the first release",
+        default="auto",
+        metavar="M",
+        ge=0,
+    )
+    statistic: Statistic = option("what is released", default=Mean(), kinds=STATISTICS)
+    threshold: Threshold | Auto = option(
+        "how the clipping range is chosen", default="auto", kinds=THRESHOLDS
+    )
+    strategy: Strategy | Auto = option(
+        "how running totals are released", default="auto", kinds=STRATEGIES
+    )
+    threshold_share: float | Auto = option(
+        "the share of ε that learning the threshold takes from the first lag observations",
+        default="auto",
+        metavar="S",
+    )
+    refresh: float | Auto | None = option(
+        "the factor by which the stream grows before the range is learned again; none: never",
+        default="auto",
+        metavar="G",
+    )
+    backfill: bool = option(
+        "also release the first lag observations, once the threshold is known", default=False
+    )
+    keys: tuple[Key, ...] = option(
+        "declared keys, a stream for each; length, lag and the promise hold for each of them",
+        default=(),
+        converter=declared_keys,
+    )
+    shared_threshold: bool = option(
+        "all keys share a clipping range, learned from the first lag observations of any; each "
+        "observation then has the threshold's share less to spend",
+        default=False,
+    )
     _choice: Choice = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        def settle(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        settle("epsilon", check_epsilon(self.epsilon))
-        settle("delta", check_delta(self.delta))
-        if self.upper is None:
+        settle(self)
+        self.guarantee  # noqa: B018 - checks epsilon and delta
+        if self.upper is None and self.statistic.clips:
             raise ParameterError(
                 "upper",
-                "a public bound on the values",
+                "a public bound that values are clipped to",
                 None,
-                hint="give a generous one: a learned threshold makes it cheap",
+                "give a generous one: a learned threshold makes it cheap",
             )
-        lower, upper = check_range(self.lower, self.upper)
-        settle("lower", lower)
-        settle("upper", upper)
-        if self.length is not None:
-            settle("length", _whole("length", self.length, 1, UNKNOWN_LENGTH_CAP))
-        settle("every", _whole("every", self.every, 1, self.most_observations))
-        if not isinstance(self.backfill, bool):
-            raise ParameterError("backfill", "True or False", self.backfill)
-        if not isinstance(self.statistic, Statistic):
-            raise ParameterError("statistic", "a statistic such as Mean()", self.statistic)
-        if self.keys:
-            settle("keys", DeclaredKeys(self.keys).keys)
+        if self.upper is not None:
+            check_range(self.lower, self.upper)
+        if self.every > self.most_observations:
+            raise ParameterError(
+                "every", f"at most length ({self.most_observations:,})", self.every
+            )
         self._check_sharing()
-        if self.shared_threshold and self.refresh == "auto":
-            settle("refresh", None)
-        choice = choose(
-            guarantee=self.guarantee,
-            length=self.most_observations,
-            every=self.every,
-            lag=self.lag,
-            threshold=self.threshold,
-            strategy=self.strategy,
-            threshold_share=self.threshold_share,
-            refresh=self.refresh,
-            sharing=len(self.keys) if self.shared_threshold else 0,
-        )
+        choice = choose(self)
+        object.__setattr__(self, "_choice", choice)
         if self.shared_threshold and not choice.lag:
             raise ParameterError(
                 "shared_threshold", "a threshold that is learned", choice.threshold
             )
         for name in ("lag", "threshold", "strategy", "threshold_share", "refresh"):
-            settle(name, getattr(choice, name))
-        settle("_choice", choice)
+            object.__setattr__(self, name, getattr(choice, name))
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
         self.layout.charges()
 
     def _check_sharing(self) -> None:
-        if not isinstance(self.shared_threshold, bool):
-            raise ParameterError("shared_threshold", "True or False", self.shared_threshold)
         if not self.shared_threshold:
             return
         if not self.keys:
@@ -175,81 +187,58 @@ class Plan:
     # --- named plans -----------------------------------------------------------------------------
 
     @classmethod
-    def paper(
-        cls,
-        *,
-        epsilon: float,
-        delta: float,
-        upper: float,
-        length: int | None,
-        lower: float = 0.0,
-        lag: int | Auto = "auto",
-        every: int = 1,
-        statistic: Statistic | None = None,
-        backfill: bool = False,
-        quantile: float | Auto = "auto",
-        rank_factor: float | Auto = "auto",
-        multiplier: float | Auto = "auto",
-        threshold_share: float | Auto = "auto",
-        beta_lt: float | Auto = "auto",
-        calibration: str = "auto",
-        law: str = "laplace",
-    ) -> Plan:
+    def paper(cls, **options: Any) -> Plan:
         """Mechanism 1 of Perrier, Asghar, Kaafar (NDSS 2019), corrected (docs/errata.md).
 
-        ``quantile`` is the paper's p, ``rank_factor`` λ, ``multiplier`` r, ``threshold_share``
-        ε₁/ε, ``beta_lt`` the probability that the threshold falls below the quantile; ``"auto"``
-        takes the values that the paper's section VI recommends, and the exact calibration.
+        Takes the options of a plan except ``strategy`` and ``threshold``, and those of
+        :class:`rillet.SmoothQuantile`: ``quantile`` is the paper's p, ``rank_factor`` λ,
+        ``multiplier`` r, ``beta_lt`` the probability that the threshold falls below the quantile;
+        ``threshold_share`` is ε₁/ε.  What is not given, or ``"auto"``, has the value that the
+        paper's section VI recommends, and the exact calibration.
         """
-        threshold = recommended_threshold(
-            quantile=quantile,
-            rank_factor=rank_factor,
-            multiplier=multiplier,
-            beta_lt=beta_lt,
-            calibration=calibration,
-            law=law,
-        )
-        return cls(
-            epsilon=epsilon,
-            delta=delta,
-            lower=lower,
-            upper=upper,
-            length=length,
-            every=every,
-            lag=lag,
-            statistic=Mean() if statistic is None else statistic,
-            threshold=threshold,
-            strategy=BinaryTree(),
-            threshold_share=threshold_share,
-            backfill=backfill,
-        )
+        check_names(options_for("paper"), options)
+        given = _not_auto(options)
+        local = {name: given.pop(name) for name in options_of(SmoothQuantile) if name in given}
+        threshold = SmoothQuantile(**{**RECOMMENDED, **local})
+        return cls(**given, threshold=threshold, strategy=BinaryTree())
 
     @classmethod
-    def baseline(
-        cls,
-        *,
-        epsilon: float,
-        upper: float,
-        length: int | None,
-        delta: float = 0.0,
-        lower: float = 0.0,
-        every: int = 1,
-        statistic: Statistic | None = None,
-        strategy: Strategy | None = None,
-    ) -> Plan:
-        """The plain binary tree with noise scaled to the bound: what the paper improves on."""
-        return cls(
-            epsilon=epsilon,
-            delta=delta,
-            lower=lower,
-            upper=upper,
-            length=length,
-            every=every,
-            lag=0,
-            statistic=Mean() if statistic is None else statistic,
-            threshold=FixedThreshold(),
-            strategy=BinaryTree() if strategy is None else strategy,
-        )
+    def baseline(cls, **options: Any) -> Plan:
+        """The plain binary tree with noise scaled to the bound: what the paper improves on.
+
+        Takes the options of a plan that need no learning; ``strategy`` may be another one.
+        """
+        check_names(options_for("baseline"), options)
+        return cls(**{"strategy": BinaryTree(), **options, "threshold": FixedThreshold()})
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Plan:
+        """Make a plan from a table as in TOML, or from the texts of the command line.
+
+        ``mechanism`` is ``"auto"``, ``"paper"`` or ``"baseline"``; numbers may be texts such as
+        ``"2^-20"``, kinds texts such as ``"binary-tree:law=gaussian"``; no length is no end known.
+
+        Examples
+        --------
+        >>> Plan.from_table(
+        ...     {
+        ...         "epsilon": 1.0,
+        ...         "delta": "2^-20",
+        ...         "upper": 10,
+        ...         "strategy": {"kind": "honaker-tree", "law": "gaussian"},
+        ...     }
+        ... ).strategy
+        HonakerTree(law='gaussian')
+        """
+        given = {"length": None, **_not_auto(table)}
+        mechanism = given.pop("mechanism", "auto")
+        if mechanism not in MECHANISMS:
+            raise ParameterError("mechanism", f"one of {', '.join(MECHANISMS)}", mechanism)
+        known = options_for(mechanism)
+        check_names(known, given)
+        make = cls if mechanism == "auto" else getattr(cls, mechanism)
+        plan: Plan = make(**converted(known, given, texts=True))
+        return plan
 
     # --- what it promises ------------------------------------------------------------------------
 
@@ -260,8 +249,8 @@ class Plan:
 
     @property
     def bounds(self) -> Range:
-        """The public bounds."""
-        return Range(self.lower, self.upper)
+        """The public bounds; of a statistic that needs none, those of what is counted."""
+        return Range(0.0, 1.0) if self.upper is None else Range(self.lower, self.upper)
 
     @property
     def most_observations(self) -> int:
@@ -273,26 +262,24 @@ class Plan:
         """The calibrated mechanisms."""
         return layout_of(self)
 
-    def unit_noise_std(self, t: int) -> float:
-        """Noise std of the statistic at ``t``, per unit of clipping range.
+    def unit_noise_std(self, t: Any) -> Any:
+        """Noise std of the statistic at ``t``, per unit of clipping range; also of an array.
 
-        Times ``release.threshold - release.clip_lower`` this is exactly ``release.noise_std``.
+        Times the width of the clipping range this is ``release.noise_std``, up to rounding.
         """
-        unit = self.layout.unit_std_at(t)
-        return unit / t if self.statistic.name == "mean" else unit
+        return self.layout.noise_std_at(t, Range(0.0, 1.0))
 
-    def expected_error(self, t: int, threshold: float | None = None) -> float:
+    def expected_error(self, t: Any, clip_upper: float | None = None) -> Any:
         """Standard deviation of the noise in the statistic at ``t``, in the statistic's unit.
 
-        A learned threshold is not known in advance: give a guess as ``threshold``; without one the
-        public bound stands in, which is the worst case.
+        A learned range is not known in advance: give a guess of its upper end as ``clip_upper``;
+        without one the public bound stands in, which is the worst case.
         """
-        upper = threshold
-        if upper is None:
+        lower, upper = self.bounds.lower, self.bounds.upper
+        if clip_upper is None:
             declared = self.layout.declared_range
-            upper = self.upper if declared is None else declared.upper
-        check_range(self.lower, upper)
-        return self.unit_noise_std(t) * (upper - self.lower)
+            clip_upper = upper if declared is None else declared.upper
+        return self.layout.noise_std_at(t, Range(*check_range(lower, clip_upper)))
 
     def describe(self) -> str:
         """What this plan does and why, for a person."""
@@ -301,50 +288,128 @@ class Plan:
     # --- running it ------------------------------------------------------------------------------
 
     def open(
-        self, *, secret: Secret | None = None, key: tuple[str | int, ...] = (), run: str = ""
+        self,
+        *,
+        secret: Secret | None = None,
+        key: Key | str | int = (),
+        run: str = "",
+        uses: str | os.PathLike[str] | None = None,
     ) -> Stream:
         """Start a stream.
 
         Without a ``secret`` a fresh one comes from the operating system.  With the same secret,
-        plan, key and run the noise is the same: never open two streams of different data that way.
+        plan, key and run the noise is the same: the same data give the same releases again, and
+        other data are refused.  ``uses`` is a file that remembers what the secret was used for;
+        without it only this process does.  A secret of ``Secret.for_tests`` is not guarded.
         """
         if self.shared_threshold:
             raise ParameterError(
                 "shared_threshold", "open_many() for keys that share one", "open()"
             )
-        if self.keys and key not in self.keys:
+        own = key if isinstance(key, tuple) else (key,)
+        if self.keys and own not in self.keys:
             raise ParameterError("key", "one of the plan's declared keys", key)
-        own = self.stream_secret(Secret.generate() if secret is None else secret, key, run)
-        return Stream(self.layout, key, start(self.layout, own))
+        master = Secret.generate() if secret is None else secret
+        store = MemoryStore([self.stream_secret(master, own, run)])
+        guard = self.guard(secret, (own,), run, uses)
+        return Streams(self.layout, (own,), store, guard).stream(own)
 
-    def open_many(self, *, secret: Secret | None = None, run: str = "") -> KeyedStreams:
+    def open_many(
+        self,
+        *,
+        secret: Secret | None = None,
+        run: str = "",
+        uses: str | os.PathLike[str] | None = None,
+    ) -> Streams:
         """Start a stream for each declared key, each with its own secret derived from ``secret``.
 
-        ``update(key, value)`` and ``update_many`` of the result take observations; one whose key
-        was not declared is dropped, and nothing tells.
+        Without declared keys there is one stream, with the key ``()``.  ``secret`` and ``uses``
+        are as in :meth:`open`.
         """
-        if not self.keys:
-            raise ParameterError("keys", "declared keys; without them use open()", ())
         master = Secret.generate() if secret is None else secret
-        secrets = (self.stream_secret(master, key, run) for key in self.keys)
+        keys = self.keys or ((),)
+        secrets = (self.stream_secret(master, key, run) for key in keys)
         shared = self.stream_secret(master, (), run) if self.shared_threshold else None
-        return KeyedStreams(self.layout, self.keys, secrets, shared)
+        guard = self.guard(secret, keys, run, uses)
+        return Streams(self.layout, keys, MemoryStore(secrets, shared), guard)
 
-    def resume(self, blob: bytes, *, secret: Secret, run: str = "") -> Stream:
-        """Continue from :meth:`Stream.snapshot`, as if the stream had never stopped.
+    def open_folder(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        secret: Secret | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        run: str | None = None,
+        source: str | None = None,
+        restored: bool = False,
+        only_look: bool = False,
+        uses: str | os.PathLike[str] | None = None,
+    ) -> Streams:
+        """The streams of this plan, kept in a folder: killed at any instant, they go on.
 
-        ``secret`` is the one given to :meth:`open`, or ``stream.secret`` as it was at the snapshot.
+        A ``secret`` that is given serves this state alone, and ``uses`` remembers that.  See
+        :func:`rillet.state.folder.open_folder` for the other parameters.
+        """
+        from rillet.state.folder import open_folder
+
+        keys = self.keys or ((),)
+        store = open_folder(
+            Path(folder),
+            self.layout,
+            keys,
+            self.to_json(),
+            lambda master, key: self.stream_secret(master, key, run or ""),
+            secret=secret,
+            key_file=None if key_file is None else Path(key_file),
+            run=run,
+            source=source,
+            restored=restored,
+            only_look=only_look,
+            guard=self.guard(secret, keys, run or "", uses),
+        )
+        return Streams(self.layout, keys, store)
+
+    def resume(
+        self,
+        blob: bytes,
+        *,
+        secret: Secret,
+        run: str = "",
+        uses: str | os.PathLike[str] | None = None,
+    ) -> Stream:
+        """Continue from :meth:`rillet.Stream.snapshot`, as if the stream had never stopped.
+
+        ``secret`` is the one given to :meth:`open`, or ``stream.secret`` as it was at the snapshot;
+        ``uses`` is as there.  Two streams that go on from one snapshot take the same observations,
+        or one of them is refused.
         """
         from rillet.state.snapshot import open_state
 
         def own(key: Key) -> Secret:
             return self.stream_secret(secret, key, run)
 
-        key, state = open_state(self.layout, blob, secret, own)
-        return Stream(self.layout, key, state)
+        key, state, guarded = open_state(self.layout, blob, secret, own)
+        guard = guard_of_state(guarded, key, state.t, uses)
+        store = MemoryStore.of({0: Kept(state)}, state.t)
+        return Streams(self.layout, (key,), store, guard).stream(key)
+
+    def guard(
+        self,
+        secret: Secret | None = None,
+        keys: tuple[Key, ...] | None = None,
+        run: str = "",
+        uses: str | os.PathLike[str] | None = None,
+    ) -> Guard | None:
+        """Guard of a secret that others may have; a fresh one, and one of tests, need none."""
+        if secret is None or secret.for_tests_only:
+            if uses is not None:
+                raise ParameterError("uses", "a secret for releases, whose uses are kept", "none")
+            return None
+        key = secret.keystream("uses", self.layout.digest, run).integer(0, 128)
+        return Guard(key.to_bytes(16, "big"), keys or self.keys or ((),), uses)
 
     def stream_secret(self, secret: Secret, key: tuple[KeyPart, ...], run: str) -> Secret:
-        """The secret of one stream, derived from the master secret by plan, run and key."""
+        """The secret of one stream, derived from the master secret by mechanism, run and key."""
         if secret.scope:
             raise StateError(
                 "secret: this one belongs to one stream and cannot open another; "
@@ -353,81 +418,64 @@ class Plan:
         named = type(key) is tuple and all(type(part) in (str, int) for part in key)
         if not named:
             raise ParameterError("key", 'a tuple of text and whole numbers, as ("north", 7)', key)
-        return secret.derive("stream", self.digest, run, *key)
+        return secret.derive("stream", self.layout.digest, run, *key)
 
     # --- JSON ------------------------------------------------------------------------------------
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the plan: noise is keyed by it, so that no two plans share noise."""
-        return hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode()).digest()
+        """SHA-256 of the options, by which plans are told apart."""
+        return hashlib.sha256(
+            json.dumps(self._table(for_digest=True), sort_keys=True).encode()
+        ).digest()
 
-    def _fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"format": FORMAT}
-        for item in dataclasses.fields(self):
-            if not item.init:
-                continue
-            value = getattr(self, item.name)
-            if item.name in ("keys", "shared_threshold") and not value:
-                continue  # Plans without keys stay the plans that they were.
-            if isinstance(value, (Threshold, Strategy, Statistic)):
-                value = {"kind": value.name, **dataclasses.asdict(value)}  # type: ignore[call-overload]
-            fields[item.name] = value
-        return fields
+    def _table(self, *, for_digest: bool = False) -> dict[str, Any]:
+        """The options; empty keys are left out."""
+        table: dict[str, Any] = {"format": FORMAT}
+        for name in options_of(Plan):
+            value = getattr(self, name)
+            if name in _KINDS:
+                value = table_of(value, _KINDS[name], "" if for_digest else name)
+            if value or name not in ("keys", "shared_threshold"):
+                table[name] = value
+        return table
 
     def to_json(self) -> str:
-        """The complete plan; :meth:`from_json` reads it back."""
-        return json.dumps(self._fields(), indent=2)
+        """The complete plan; :meth:`from_json` reads it back.
+
+        A strategy, threshold or statistic of your own must be registered by an entry point.
+        """
+        return json.dumps(self._table(), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """Read a plan that :meth:`to_json` wrote."""
         try:
-            fields = json.loads(text)
-        except ValueError as error:
+            table = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise ParameterError("plan", "JSON", f"text that is not ({error})") from None
-        if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+        if not isinstance(table, dict) or table.pop("format", None) != FORMAT:
             raise ParameterError("plan", f'a JSON object with "format": "{FORMAT}"', "another one")
-        known = {item.name for item in dataclasses.fields(cls) if item.init}
-        if unknown := sorted(set(fields) - known):
-            raise ParameterError("plan", f"only the names {sorted(known)}", f"also {unknown}")
-        if "keys" in fields:
-            fields["keys"] = tuple(
-                tuple(key) if isinstance(key, list) else key for key in fields["keys"]
-            )
-        fields["threshold"] = _untag("threshold", fields.get("threshold"), THRESHOLDS)
-        fields["strategy"] = _untag("strategy", fields.get("strategy"), STRATEGIES)
-        fields["statistic"] = _untag("statistic", fields.get("statistic"), STATISTICS)
-        try:
-            return cls(**fields)
-        except TypeError as error:
-            raise ParameterError(
-                "plan", "every required name", f"a plan without it ({error})"
-            ) from None
+        return cls(**table)
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    """Refuse anything but a whole number in the range; floats such as 1e6 are welcome."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    try:
-        number = value.__index__()  # type: ignore[attr-defined]
-    except AttributeError:
-        number = None
-    if isinstance(value, bool) or number is None or not low <= number <= high:
-        raise ParameterError(name, f"a whole number from {low:,} to {high:,}", value)
-    return int(number)
+def options_for(mechanism: str) -> dict[str, Option]:
+    """The options that a plan of this mechanism takes."""
+    plan = options_of(Plan)
+    if mechanism == "paper":
+        return {**_but(plan, "threshold", "strategy"), **options_of(SmoothQuantile)}
+    if mechanism == "baseline":
+        return _but(plan, "threshold", "threshold_share", "refresh", "backfill", "shared_threshold")
+    return plan
 
 
-def _untag(name: str, table: object, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """An object from its tagged table; ``"auto"`` stays."""
-    if table is None or table == "auto":
-        return "auto" if name != "statistic" else Mean()
-    if not isinstance(table, dict) or table.get("kind") not in kinds:
-        found = table.get("kind") if isinstance(table, dict) else table
-        raise ParameterError(name, f'a table with "kind" one of {sorted(kinds)}', found)
-    arguments = {key: value for key, value in table.items() if key != "kind"}
-    try:
-        return kinds[table["kind"]](**arguments)
-    except TypeError:
-        raise ParameterError(name, f"the names of {table['kind']}", sorted(arguments)) from None
+def _not_auto(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in options.items()
+        if not (isinstance(value, str) and value == "auto")
+    }
+
+
+def _but(options: Mapping[str, Option], *names: str) -> dict[str, Option]:
+    return {name: each for name, each in options.items() if name not in names}
