@@ -142,6 +142,8 @@ def _first_line(path: str, error: type[InputError | OutputError]) -> str:
     try:
         line = Path(path).read_text(encoding="utf-8").partition("\n")[0]
         found = "" if line else "an empty one"
+        if Path(path).stat().st_mode & 0o077:
+            found = f"a file that others can read; type: chmod 600 {path}"
     except (OSError, UnicodeError) as reason:
         line, found = "", getattr(reason, "strerror", None) or "no text in UTF-8"
     if found:

@@ -1,51 +1,51 @@
-"""Sinks behind one face: open at a place, deliver, and read back what is there by other means."""
+"""Targets of sinks: open at a position, and read back what is there by other means."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rillet.sink.file import FileSink
-from rillet.sink.sqlite import SqliteSink
-from rillet.table import ReleaseTable
+from rillet.release import Releases, key_from_shown, key_shown
+from rillet.sink import make_sink
+from rillet.sink.base import Sink
+from sink.tables import STRANGE_KEYS, records
 
 Record = dict[str, Any]
+#: A column of text cannot tell the number 18 from its digits.
+SHOWN = {str(key_shown(key)): key for key in STRANGE_KEYS}
 
 
 class Harness:
-    """One place that sinks write to."""
+    """One target that sinks write to."""
 
     #: Whether rows are read back in the order of delivery.
     ordered = False
+    options: dict[str, Any]
 
-    def open(self, place: Any = None) -> Any:
-        raise NotImplementedError
+    def open(self, position: Any = None) -> Sink:
+        return make_sink(self.options).open(position)
 
     def records(self) -> list[Record]:
         """Everything that is published there, as records."""
         raise NotImplementedError
 
-    def expected(self, tables: Iterable[ReleaseTable]) -> list[Record]:
-        found = [release.to_record() for table in tables for release in table]
+    def expected(self, tables: list[Releases]) -> list[Record]:
+        found = records(*tables)
         return found if self.ordered else in_order(found)
 
 
-def in_order(records: list[Record]) -> list[Record]:
-    return sorted(records, key=lambda record: (json.dumps(record["key"]), record["t"]))
+def in_order(rows: list[Record]) -> list[Record]:
+    return sorted(rows, key=lambda row: (json.dumps(row["key"]), row["t"], row["name"]))
 
 
 class FileHarness(Harness):
     ordered = True
 
-    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
-        self.path, self.fsync = folder / "releases.jsonl", fsync
-
-    def open(self, place: Any = None) -> FileSink:
-        return FileSink(self.path, place=place, fsync=self.fsync)
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.path = folder / "releases.jsonl"
+        self.options = {"kind": "jsonl", "path": str(self.path), **more}
 
     def records(self) -> list[Record]:
         return [json.loads(line) for line in self.path.read_bytes().splitlines()]
@@ -53,10 +53,8 @@ class FileHarness(Harness):
 
 class SqliteHarness(Harness):
     def __init__(self, folder: Path, **more: Any) -> None:
-        self.path, self.more = folder / "releases.db", more
-
-    def open(self, place: Any = None) -> SqliteSink:
-        return SqliteSink(self.path, place=place, **self.more)
+        self.path = folder / "releases.db"
+        self.options = {"kind": "sqlite", "path": str(self.path), **more}
 
     def records(self) -> list[Record]:
         connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
@@ -66,20 +64,19 @@ class SqliteHarness(Harness):
             rows = [dict(zip(names, row, strict=True)) for row in cursor]
         finally:
             connection.close()
-        for row in rows:
-            row["key"] = json.loads(row["key"])
-            row["post_processing"] = json.loads(row["post_processing"])
-        return in_order(rows)
+        return in_order(list(map(plain, rows)))
+
+
+def plain(row: Record) -> Record:
+    """A row of SQLite as a record."""
+    key = list(key_from_shown(row["key"]))
+    return {**row, "key": key, "post_processing": json.loads(row["post_processing"])}
 
 
 class PostgresHarness(Harness):
-    def __init__(self, server: Any, table: str) -> None:
+    def __init__(self, server: Any, table: str, **more: Any) -> None:
         self.server, self.table = server, table
-
-    def open(self, place: Any = None) -> Any:
-        from rillet.sink.postgres import PostgresSink
-
-        return PostgresSink(self.server.dsn(), table=self.table, place=place)
+        self.options = {"kind": "postgres", "dsn": server.dsn(), "table": table, **more}
 
     def records(self) -> list[Record]:
         import psycopg
@@ -88,9 +85,5 @@ class PostgresHarness(Harness):
         with psycopg.connect(self.server.dsn(), row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT * FROM {self.table}").fetchall()
         for row in rows:
-            row["key"] = json.loads(row["key"])
+            row["key"] = list(SHOWN.get(row["key"]) or key_from_shown(row["key"]))
         return in_order(rows)
-
-
-def disk_is_full() -> str:
-    return os.strerror(28)

@@ -17,10 +17,8 @@ import pytest
 
 import sink.crashing
 from rillet.errors import OutputError
-from rillet.sink.file import FileSink
-from rillet.sink.registry import open_sink
+from rillet.sink import make_sink
 from rillet.sink.spelling import spell
-from rillet.sink.sqlite import SqliteSink
 from sink.crashing import engine, on_a_small_disk, whole_table
 from sink.harness import FileHarness, SqliteHarness
 from sink.tables import table
@@ -38,6 +36,10 @@ def _quick_forks():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
+
+
+def json_lines(path, position=None, **more):
+    return make_sink({"kind": "jsonl", "path": str(path), **more}).open(position)
 
 
 PUBLIC = {"jsonl": FileHarness, "sqlite": SqliteHarness}
@@ -110,24 +112,24 @@ def published(kind, folder):
 
 
 def test_a_file_torn_at_any_byte_is_completed(tmp_path):
-    releases = table(rows=3)
+    releases = table(releases=3)
     content = b"".join(spell(releases))
     head = content.index(b"\n") + 1
     path = tmp_path / "out.jsonl"
     for end in range(head, len(content) + 1, 17):
         path.write_bytes(content[:end])
-        torn = FileSink(path, place={"offset": head})
+        torn = json_lines(path, {"offset": head})
         torn.deliver(releases[1:4])
         torn.deliver(releases[4:])
-        assert torn.place() == {"offset": len(content)}
+        assert torn.position() == {"offset": len(content)}
         torn.close()
         assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("place", [None, {"offset": 0}, "first line"])
+@pytest.mark.parametrize("position", [None, {"offset": 0}, "first line"])
 @pytest.mark.parametrize("end", ["changed", "longer", "shorter line", "not a line"])
-def test_a_file_with_something_else_at_its_end_is_refused_and_left_alone(tmp_path, place, end):
-    releases = table(rows=3)
+def test_a_file_with_something_else_at_its_end_is_refused_and_left_alone(tmp_path, position, end):
+    releases = table(releases=3)
     content = b"".join(spell(releases))
     head = content.index(b"\n") + 1
     lines = content.splitlines(keepends=True)
@@ -139,30 +141,30 @@ def test_a_file_with_something_else_at_its_end_is_refused_and_left_alone(tmp_pat
     }[end]
     path = tmp_path / "out.jsonl"
     path.write_bytes(found)
-    begin = 1 if place == "first line" else 0
-    refused = FileSink(path, place={"offset": head} if begin else place)
+    begin = 1 if position == "first line" else 0
+    refused = json_lines(path, {"offset": head} if begin else position)
     with pytest.raises(OutputError, match=r'key \["(north|south)"\] at t = 5[123] '):
         refused.deliver(releases[begin:])
-    assert refused.place() == {"offset": head if begin else 0}
+    assert refused.position() == {"offset": head if begin else 0}
     refused.close()
     assert path.read_bytes() == found
 
 
 def test_a_file_that_lost_content_or_is_another_is_refused(tmp_path):
     path = tmp_path / "out.jsonl"
-    first = FileSink(path)
+    first = json_lines(path)
     first.deliver(table())
-    place = first.place()
+    position = first.position()
     first.close()
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(OutputError, match=r"expected at least [\d,]+ bytes, .* found [\d,]+; what"):
-        FileSink(path, place=place)
+        json_lines(path, position)
     path.write_bytes(b"x" * len(content))
-    with pytest.raises(OutputError, match="this is not the file that was written before"):
-        FileSink(path, place=place)
+    with pytest.raises(OutputError, match="is not the one that was written before"):
+        json_lines(path, position)
     path.write_bytes(content)
-    again = FileSink(path, place=place)
+    again = json_lines(path, position)
     os.truncate(path, 5)
     with pytest.raises(OutputError, match="found 5; what is missing"):
         again.deliver(table(first=71))
@@ -171,33 +173,33 @@ def test_a_file_that_lost_content_or_is_another_is_refused(tmp_path):
 
 
 def test_only_one_writes_a_file(tmp_path):
-    first = FileSink(tmp_path / "out.jsonl")
+    first = json_lines(tmp_path / "out.jsonl")
     with pytest.raises(OutputError, match="expected to be the only one who writes"):
-        FileSink(tmp_path / "out.jsonl")
+        json_lines(tmp_path / "out.jsonl")
     first.close()
-    FileSink(tmp_path / "out.jsonl").close()
+    json_lines(tmp_path / "out.jsonl").close()
 
 
 def test_a_pipe_is_no_file(tmp_path):
     with pytest.raises(OutputError, match="expected a regular file"):
-        FileSink("/dev/full")
+        json_lines("/dev/full")
     with pytest.raises(OutputError, match="Is a directory"):
-        FileSink(tmp_path)
+        json_lines(tmp_path)
     with pytest.raises(OutputError, match="No such file"):
-        FileSink(tmp_path / "nowhere" / "out.jsonl")
+        json_lines(tmp_path / "nowhere" / "out.jsonl")
 
 
 def test_fsync_waits_for_the_disk_before_it_returns(tmp_path, monkeypatch):
     calls = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: calls.append(os.fstat(number)) or real(number))
-    synced = FileSink(tmp_path / "a", fsync=True)
+    synced = json_lines(tmp_path / "a", fsync=True)
     assert len(calls) == 1  # the folder has the name
     synced.deliver(table())
-    assert calls[-1].st_size == synced.place()["offset"] > 0
+    assert calls[-1].st_size == synced.position()["offset"] > 0
     assert len(calls) == 2
     synced.close()
-    plain = FileSink(tmp_path / "b")
+    plain = json_lines(tmp_path / "b")
     plain.deliver(table())
     plain.close()
     assert len(calls) == 2
@@ -232,7 +234,7 @@ def test_a_disk_that_is_full(kind, tmp_path):
     process = FORKS.Process(target=on_a_small_disk, args=(options, 300_000, there))
     process.start()
     assert here.poll(60)
-    rows, place, messages = here.recv()
+    rows, position, messages = here.recv()
     process.join(60)
     assert rows >= 500
     assert len(messages) == 2
@@ -241,7 +243,7 @@ def test_a_disk_that_is_full(kind, tmp_path):
         assert any(words in message for words in ("File too large", "disk I/O error", "is full"))
     harness = PUBLIC[kind](tmp_path)
     assert harness.records() == harness.expected([whole_table()[:rows]])
-    rest = open_sink(options, place=place)
+    rest = make_sink(options).open(position)
     rest.deliver(whole_table()[rows:])
     rest.close()
     assert harness.records() == harness.expected([whole_table()])
@@ -254,7 +256,7 @@ def test_a_database_that_is_full(tmp_path):
     full._connection.execute("PRAGMA max_page_count = 20")
     with pytest.raises(OutputError, match="database or disk is full"):
         full.deliver(whole_table()[100:])
-    assert full.place() == {"rows": 100}
+    assert full.position() == {"rows": 100}
     assert harness.records() == harness.expected([whole_table()[:100]])
     full._connection.execute("PRAGMA max_page_count = 2000000")
     full.deliver(whole_table()[100:])
@@ -277,7 +279,7 @@ def test_a_file_that_is_no_database(tmp_path):
     path = tmp_path / "releases.db"
     path.write_bytes(b"something else altogether" * 500)
     with pytest.raises(OutputError, match="file is not a database"):
-        SqliteSink(path)
+        make_sink({"kind": "sqlite", "path": str(path)}).open()
     assert path.read_bytes() == b"something else altogether" * 500
 
 
@@ -287,8 +289,8 @@ def test_a_damaged_database_is_refused_or_right(tmp_path):
     first.deliver(whole_table()[:2000])
     first.close()
     content = bytearray(Path(harness.path).read_bytes())
-    for place in range(3000, len(content), 8192):
-        content[place : place + 64] = bytes(64)
+    for start in range(3000, len(content), 8192):
+        content[start : start + 64] = bytes(64)
     harness.path.write_bytes(content)
     with pytest.raises(OutputError, match=r"malformed|never replaced|expected"):
         deliver(harness, whole_table()[:2000])

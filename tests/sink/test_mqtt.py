@@ -2,66 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import logging
 import socket
 import threading
 import time
 
-import paho.mqtt.client as mqtt
 import pytest
 
 from helpers.servers import free_port, mosquitto
 from rillet.errors import OutputError, ParameterError
-from rillet.sink.mqtt import MqttSink, escape_level
-from sink.tables import STRANGE_KEYS, table
-
-
-@contextlib.contextmanager
-def listening(server, topic):
-    """Everything that is published meanwhile, as (topic, record, retained)."""
-    received, ready = [], threading.Event()
-    client = mqtt.Client(
-        mqtt.CallbackAPIVersion.VERSION2, client_id=f"ear-{topic}", clean_session=False
-    )
-    client.on_message = lambda _client, _data, message: received.append(
-        (message.topic, json.loads(message.payload), message.retain)
-    )
-    client.on_subscribe = lambda *_: ready.set()
-    client.on_connect = lambda *_: client.subscribe(topic, qos=1)
-    client.reconnect_delay_set(1, 1)
-    client.connect(server.host, server.port)
-    client.loop_start()
-    assert ready.wait(10)
-    try:
-        yield received
-    finally:
-        client.disconnect()
-        client.loop_stop()
-
-
-def wait_for(received, count):
-    end = time.monotonic() + 20
-    while len(received) < count and time.monotonic() < end:
-        time.sleep(0.01)
-    return received
+from rillet.sink import make_sink
+from rillet.sink.mqtt import escape_level
+from sink.listening import listening, wait_for
+from sink.tables import STRANGE_KEYS, records, table
 
 
 def address(server):
     return f"{server.host}:{server.port}"
 
 
+def mqtt(where, topic, *, key_columns=(), **more):
+    options = {"kind": "mqtt", "address": where, "topic": topic, **more}
+    return make_sink(options, key_columns=key_columns).open()
+
+
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_each_release_is_published_once_in_order(broker, protocol):
-    tables = [table(STRANGE_KEYS, 300, statistic="sum"), table((("a", 1),), 3)[:0]]
+    tables = [table(STRANGE_KEYS, 100, names=("mean", "more")), table((("a", 1),), 3)[:0]]
     folder = f"once{protocol}"
     with listening(broker, f"{folder}/#") as received:
-        sink = MqttSink(address(broker), f"{folder}/x", protocol=protocol)
+        sink = mqtt(address(broker), f"{folder}/x", protocol=protocol)
         for one in tables:
             sink.deliver(one)
-        assert sink.place() is None
+        assert sink.position() is None
         sink.close()
-        expected = [release.to_record() for release in tables[0]]
+        expected = records(tables[0])
         wait_for(received, len(expected))
     assert [record for _, record, _ in received] == expected
     assert {topic for topic, *_ in received} == {f"{folder}/x"}
@@ -69,7 +44,7 @@ def test_each_release_is_published_once_in_order(broker, protocol):
 
 def test_the_same_again_comes_twice_with_the_same_numbers(broker):
     with listening(broker, "twice/#") as received:
-        sink = MqttSink(address(broker), "twice/{key0}")
+        sink = mqtt(address(broker), "twice/{key0}")
         sink.deliver(table())
         sink.deliver(table())
         sink.close()
@@ -80,9 +55,9 @@ def test_the_same_again_comes_twice_with_the_same_numbers(broker):
 def test_topics_hold_the_parts_of_the_key(broker):
     keys = (("north", 7), ("a/b+c#", 1), ("100 %", 2), ("Zürich\0\ud800", 3), ("", 4))
     with listening(broker, "parts/#") as received:
-        sink = MqttSink(
+        sink = mqtt(
             address(broker),
-            "parts/{region}/{statistic}/{meter}",
+            "parts/{region}/{name}/{meter}",
             key_columns=("region", "meter"),
         )
         sink.deliver(table(keys, 1))
@@ -108,7 +83,7 @@ def test_escapes_keep_texts_apart():
 
 
 def test_a_topic_that_a_key_would_make_the_brokers_own(broker):
-    sink = MqttSink(address(broker), "{key0}/x")
+    sink = mqtt(address(broker), "{key0}/x")
     with listening(broker, "%24SYS/#") as received:
         sink.deliver(table((("$SYS",),), 1))
         wait_for(received, 1)
@@ -118,7 +93,7 @@ def test_a_topic_that_a_key_would_make_the_brokers_own(broker):
 
 @pytest.mark.parametrize("retain", [True, False])
 def test_the_last_is_kept_for_those_who_come_later(broker, retain):
-    sink = MqttSink(address(broker), f"kept{retain}/{{key0}}", retain=retain)
+    sink = mqtt(address(broker), f"kept{retain}/{{key0}}", retain=retain)
     sink.deliver(table())
     sink.close()
     with listening(broker, f"kept{retain}/#") as received:
@@ -144,31 +119,31 @@ def test_the_last_is_kept_for_those_who_come_later(broker, retain):
 )
 def test_wrong_templates(broker, topic, columns):
     with pytest.raises(ParameterError, match="topic: expected"):
-        MqttSink(address(broker), topic, key_columns=columns)
+        mqtt(address(broker), topic, key_columns=columns)
 
 
 @pytest.mark.parametrize("bad", ["", ":1883", "host:", "host:0", "host:70000", "a b", "::1"])
 def test_wrong_addresses(bad):
-    with pytest.raises(ParameterError, match="address: expected a host and a port"):
-        MqttSink(bad, "x")
+    with pytest.raises(ParameterError, match=r"address: expected (a host and a port|text)"):
+        mqtt(bad, "x")
 
 
 def test_nobody_there():
     with pytest.raises(OutputError, match="refused"):
-        MqttSink(f"127.0.0.1:{free_port()}", "x")
+        mqtt(f"127.0.0.1:{free_port()}", "x")
 
 
 def test_somebody_who_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(OutputError, match=r"found: no answer in 0\.3 s"):
-            MqttSink(f"127.0.0.1:{port}", "x", patience=0.3)
+            mqtt(f"127.0.0.1:{port}", "x", patience=0.3)
 
 
 def test_a_broker_that_goes_away_and_comes_back(tmp_path):
     whole = table((("a",), ("b",)), 600)
     with mosquitto(tmp_path) as server:
-        sink = MqttSink(address(server), "back/{key0}")
+        sink = mqtt(address(server), "back/{key0}")
         sink.deliver(whole[:200])
         server.stop()
         back = threading.Thread(target=lambda: (time.sleep(0.5), server.start()))
@@ -181,12 +156,12 @@ def test_a_broker_that_goes_away_and_comes_back(tmp_path):
             sink.deliver(whole[400:])
             sink.close()
             wait_for(received, 800)
-    assert [record for _, record, _ in received] == [r.to_record() for r in whole[400:]]
+    assert [record for _, record, _ in received] == records(whole[400:])
 
 
 def test_patience_ends_and_what_was_not_sent_is_dropped(tmp_path):
     with mosquitto(tmp_path) as server:
-        sink = MqttSink(address(server), "end/{key0}", patience=0.5)
+        sink = mqtt(address(server), "end/{key0}", patience=0.5)
         sink.deliver(table())
         server.stop()
         with pytest.raises(OutputError, match=r"no acknowledgement in 0\.5 s"):
@@ -199,14 +174,14 @@ def test_patience_ends_and_what_was_not_sent_is_dropped(tmp_path):
             sink.close()
             wait_for(received, 40)
             time.sleep(0.2)
-    assert [record for _, record, _ in received] == [r.to_record() for r in table(first=71)]
+    assert [record for _, record, _ in received] == records(table(first=71))
 
 
 def test_a_broker_that_does_not_let_us_write_says_so(tmp_path):
     rules = tmp_path / "rules"
     rules.write_text("topic read #\n")
     with mosquitto(tmp_path / "broker", config_lines=[f"acl_file {rules}"]) as server:
-        sink = MqttSink(address(server), "forbidden")
+        sink = mqtt(address(server), "forbidden")
         with pytest.raises(OutputError, match="Not authorized"):
             sink.deliver(table())
         sink.close()
@@ -215,19 +190,47 @@ def test_a_broker_that_does_not_let_us_write_says_so(tmp_path):
 def test_log_in_with_a_password_that_is_not_shown(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("pass-phrase\n")
+    secret.chmod(0o600)
     with mosquitto(tmp_path / "broker", config_lines=["allow_anonymous false"]) as server:
         with pytest.raises(OutputError, match="Not authorized") as caught:
-            MqttSink(address(server), "x", username="rillet", password_file=secret)
+            mqtt(address(server), "x", username="rillet", password_file=str(secret))
         assert "pass-phrase" not in str(caught.value)
     with pytest.raises(OutputError, match=r"password_file: .*No such file"):
-        MqttSink(address(server), "x", username="rillet", password_file=tmp_path / "nowhere")
+        mqtt(address(server), "x", username="rillet", password_file=str(tmp_path / "nowhere"))
 
 
-def test_a_closed_sink_says_so(broker):
-    sink = MqttSink(address(broker), "x")
-    sink.close()
-    sink.close()
-    with pytest.raises(OutputError, match="found it closed"):
-        sink.deliver(table())
-    with pytest.raises(OutputError, match="expected no place"):
-        MqttSink(address(broker), "x", place={"offset": 1})
+@pytest.mark.parametrize(
+    ("host", "tls", "warns"),
+    [("broker.example", False, True), ("broker.example", True, False), ("127.0.0.1", False, False)],
+)
+def test_a_password_in_the_clear_is_warned_of(tmp_path, monkeypatch, caplog, host, tls, warns):
+    secret = tmp_path / "secret"
+    secret.write_text("pass-phrase\n")
+    secret.chmod(0o600)
+    monkeypatch.setattr("rillet.sink.mqtt.MqttSink._connected", lambda _self: None)
+    with caplog.at_level(logging.WARNING, "rillet.sink"):
+        mqtt(host, "x", username="rillet", password_file=str(secret), tls=tls)
+    assert ("the password is sent in the clear" in caplog.text) == warns
+    assert "pass-phrase" not in caplog.text
+
+
+def test_closing_ends_a_delivery_that_waits(tmp_path):
+    with mosquitto(tmp_path) as server:
+        sink = mqtt(address(server), "waits", patience=60)
+        server.stop()
+        errors = []
+
+        def deliver():
+            try:
+                sink.deliver(table())
+            except OutputError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=deliver)
+        thread.start()
+        time.sleep(0.3)
+        begun = time.monotonic()
+        sink.close()
+        thread.join()
+    assert time.monotonic() - begun < 10
+    assert "the sink was closed" in errors[0]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import threading
 import time
 
+import msgspec
 import psycopg
 import pytest
 
 from helpers.servers import free_port
 from rillet.errors import OutputError, ParameterError
-from rillet.sink.postgres import PostgresSink
+from rillet.sink import make_sink
 from sink.harness import PostgresHarness
-from sink.tables import table
+from sink.tables import changed, table
+
+
+def postgres(dsn="", **more):
+    return make_sink({"kind": "postgres", "dsn": dsn, **more}).open()
 
 
 def rows(server, name):
@@ -23,32 +31,32 @@ def rows(server, name):
 def test_a_name_with_a_schema_and_odd_letters(database):
     with psycopg.connect(database.dsn(), autocommit=True) as connection:
         connection.execute('CREATE SCHEMA IF NOT EXISTS "Live data"')
-    sink = PostgresSink(database.dsn(), table='Live data.re"leases;--')
+    sink = postgres(database.dsn(), table='Live data.re"leases;--')
     sink.deliver(table())
     sink.close()
     assert rows(database, '"Live data"."re""leases;--"') == 40
     with pytest.raises(OutputError, match='schema "nowhere" does not exist'):
-        PostgresSink(database.dsn(), table="nowhere.releases")
+        postgres(database.dsn(), table="nowhere.releases")
 
 
 @pytest.mark.parametrize("name", ["", ".", "a.b.c", "a.", ".b"])
 def test_a_wrong_name_is_refused(database, name):
-    with pytest.raises(ParameterError, match="table: expected a name"):
-        PostgresSink(database.dsn(), table=name)
+    with pytest.raises(ParameterError, match=r"table: expected (a name|text)"):
+        postgres(database.dsn(), table=name)
 
 
 def test_another_table_is_refused_and_left_alone(database):
     with psycopg.connect(database.dsn(), autocommit=True) as connection:
         connection.execute("CREATE TABLE others (key text, t bigint, value text)")
         connection.execute("INSERT INTO others VALUES ('a', 1, 'mine')")
-    with pytest.raises(OutputError, match="found one without noise_std, sum"):
-        PostgresSink(database.dsn(), table="others")
+    with pytest.raises(OutputError, match="found one without name, noise_std, sum"):
+        postgres(database.dsn(), table="others")
     assert rows(database, "others") == 1
 
 
 def test_a_server_that_goes_away_and_comes_back(database):
     harness = PostgresHarness(database, "restarted")
-    whole = table(rows=60)
+    whole = table(releases=60)
     sink = harness.open()
     sink.deliver(whole[:40])
     database.restart()
@@ -66,14 +74,14 @@ def test_a_server_that_goes_away_and_comes_back(database):
 
 def test_patience_ends_and_the_sink_can_go_on(database):
     harness = PostgresHarness(database, "impatient")
-    sink = PostgresSink(database.dsn(), table="impatient", patience=0.5)
+    sink = postgres(database.dsn(), table="impatient", patience=0.5)
     sink.deliver(table())
     more = table(first=71)
     database.stop()
     try:
         begun = time.monotonic()
         with pytest.raises(
-            OutputError, match=r"table impatient of postgres on 127.0.0.1: .*refused"
+            OutputError, match=r"table impatient of postgres on 127.0.0.1:\d+: .*refused"
         ):
             sink.deliver(more)
         assert time.monotonic() - begun < 5
@@ -121,7 +129,7 @@ def every_text(error):
 def test_no_message_holds_the_password(database, dsn):
     filled = dsn.format(port=database.port, free=free_port())
     with pytest.raises((OutputError, ParameterError)) as caught:
-        PostgresSink(filled)
+        postgres(filled)
     assert "pass-phrase" not in every_text(caught.value)
 
 
@@ -131,7 +139,7 @@ def test_a_password_in_the_drivers_own_words_is_masked(database, monkeypatch):
 
     monkeypatch.setattr(psycopg, "connect", refuse)
     with pytest.raises(OutputError, match=r"password=\*\*\*") as caught:
-        PostgresSink(database.dsn())
+        postgres(database.dsn())
     assert database.password not in every_text(caught.value)
 
 
@@ -147,7 +155,7 @@ def test_the_environment_says_what_the_dsn_leaves_out(database, tmp_path, monkey
         "PGPASSFILE": str(passwords),
     }.items():
         monkeypatch.setenv(name, value)
-    sink = PostgresSink(table="from_environment")
+    sink = postgres(table="from_environment")
     sink.deliver(table())
     sink.close()
     assert rows(database, "from_environment") == 40
@@ -158,7 +166,7 @@ def test_two_that_start_at_once(database):
 
     def start():
         try:
-            sinks.append(PostgresSink(database.dsn(), table="at_once"))
+            sinks.append(postgres(database.dsn(), table="at_once"))
         except OutputError as error:
             errors.append(error)
 
@@ -172,3 +180,101 @@ def test_two_that_start_at_once(database):
         sink.close()
     assert not errors
     assert rows(database, "at_once") == 40
+
+
+# --- a server that says nothing ------------------------------------------------------------------
+
+
+@pytest.fixture
+def hung(database):
+    """A sink whose process at the server has stopped."""
+    sink = postgres(database.dsn(), table="hung", patience=1)
+    sink.deliver(table())
+    pid = sink._connection.info.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield sink
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        sink.close()
+
+
+def test_patience_ends_although_the_server_is_silent(database, hung):
+    begun = time.monotonic()
+    with pytest.raises(OutputError, match=r"found: no answer in 1 s"):
+        hung.deliver(table(first=71))
+    assert 1 <= time.monotonic() - begun < 4
+    hung.deliver(table(first=71))  # by a new connection
+    hung.deliver(table())
+    assert rows(database, "hung") == 80
+
+
+def test_closing_ends_a_delivery_that_waits(hung):
+    errors = []
+
+    def deliver():
+        try:
+            hung.deliver(table(first=200))
+        except OutputError as error:
+            errors.append(error)
+
+    hung.options = msgspec.structs.replace(hung.options, patience=60.0)
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    hung.close()
+    thread.join()
+    assert time.monotonic() - begun < 5
+    assert len(errors) == 1
+
+
+def test_a_table_that_somebody_locks(database):
+    sink = postgres(database.dsn(), table="locked", patience=1)
+    with psycopg.connect(database.dsn()) as other:
+        other.execute("LOCK TABLE locked")
+        begun = time.monotonic()
+        with pytest.raises(OutputError, match="statement timeout"):
+            sink.deliver(table())
+        assert time.monotonic() - begun < 4
+    sink.deliver(table())
+    sink.close()
+    assert rows(database, "locked") == 40
+
+
+def test_a_server_that_accepts_and_says_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        with pytest.raises(OutputError, match="timeout"):
+            postgres(f"host=127.0.0.1 port={silent.getsockname()[1]}", patience=1)
+        assert time.monotonic() - begun < 6
+
+
+def test_one_table_in_two_databases_are_two_sinks(database):
+    options = {"kind": "postgres", "table": "both"}
+    names = {
+        make_sink({**options, "dsn": database.dsn(name)}).identity() for name in ("one", "two")
+    }
+    assert names == {
+        f"postgres:table both of {name} on 127.0.0.1:{database.port}" for name in ("one", "two")
+    }
+
+
+def test_more_rows_than_fit_one_statement(database, monkeypatch):
+    monkeypatch.setattr("rillet.sink.postgres._RELEASES", 7)
+    harness = PostgresHarness(database, "in_parts")
+    whole = table(names=("mean", "more"))
+    with harness.open() as sink:
+        sink.deliver(whole[:20])
+        sink.deliver(whole)
+        with pytest.raises(OutputError, match="never replaced"):
+            sink.deliver(changed(whole, 75))
+    assert harness.records() == harness.expected([whole])
+
+
+def test_a_number_and_its_digits_cannot_both_be_keys(database):
+    with (
+        postgres(database.dsn(), table="digits") as sink,
+        pytest.raises(OutputError, match="expected keys that differ as text"),
+    ):
+        sink.deliver(table((("7",), (7,)), 1))

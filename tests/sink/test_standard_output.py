@@ -10,34 +10,33 @@ from pathlib import Path
 import pytest
 
 from rillet.errors import OutputError
-from rillet.sink.file import StandardOutputSink
-from rillet.sink.registry import open_sink
+from rillet.sink import make_sink
 from rillet.sink.spelling import spell
 from sink.tables import table
 
 
 def test_lines_go_out_in_order_and_again_if_delivered_again(capsys):
-    sink = StandardOutputSink()
+    sink = make_sink({"kind": "stdout"}).open()
     sink.deliver(table())
     sink.deliver(table(first=71))
     sink.deliver(table(first=71))
     sink.close()
-    assert sink.place() is None
+    assert sink.position() is None
     again = b"".join(spell(table(first=71))).decode()
     assert capsys.readouterr().out == b"".join(spell(table())).decode() + again + again
 
 
-def test_it_has_no_place():
-    with pytest.raises(OutputError, match="standard output: expected no place"):
-        open_sink({"kind": "stdout"}, place={"offset": 3})
+def test_it_has_no_position():
+    with pytest.raises(OutputError, match="standard output: expected no position"):
+        make_sink({"kind": "stdout"}).open({"offset": 3})
 
 
 PROGRAM = """
 import os, sys
 from rillet.errors import OutputError
-from rillet.sink.file import StandardOutputSink
+from rillet.sink import make_sink
 from sink.tables import table
-sink = StandardOutputSink()
+sink = make_sink({"kind": "stdout"}).open()
 try:
     while True:
         sink.deliver(table())

@@ -63,7 +63,9 @@ def locked(tmp_path_factory):
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_the_password_comes_from_a_file(locked, tmp_path, protocol):
     (tmp_path / "password").write_text(PASSWORD + "\n")
+    (tmp_path / "password").chmod(0o600)
     (tmp_path / "wrong").write_text("open sesame\n")
+    (tmp_path / "wrong").chmod(0o600)
     options = {"username": "meter", "protocol": protocol, "client_id": f"lock{protocol}"}
     with Taking(locked, "t/{k}", password_file=tmp_path / "password", **options) as taking:
         assert PASSWORD not in repr(taking.source)

@@ -16,7 +16,7 @@ from rillet.strategy.base import Decoder, Encoder, NoiseProcess, Strategy
 from rillet.strategy.independent import IndependentDecoder, IndependentEncoder, IndependentStepper
 from rillet.strategy.tree import TreeDecoder, TreeEncoder, TreeStepper
 from rillet.testing import ContractViolation, check_strategy, check_threshold
-from rillet.threshold import FixedThreshold, Range, Threshold
+from rillet.threshold import Finding, FixedThreshold, Look, TailHistogram, Threshold
 from rillet.threshold.base import clip_to_bounds, land_on_grid
 
 
@@ -353,7 +353,15 @@ class Halfway(Threshold):
     def cost(self, budget, delta):
         return Cost.pure(budget * (2 if self.fault == "overspends" else 1))
 
-    def learn(self, raw_values, bounds, budget, delta, secret):
+    def measure(self, raw_values, bounds, budget, delta, secret):
+        return Look(len(raw_values), point=self._point(raw_values, bounds, secret))
+
+    def judge(self, bounds, looks, ranges, outlook):
+        if self.fault == "no number":
+            return Finding(None)
+        return super().judge(bounds, looks, ranges, outlook)
+
+    def _point(self, raw_values, bounds, secret):
         raw = clip_to_bounds(raw_values, bounds)
         if self.fault == "raises at NaN" and np.isnan(raw_values).any():
             raise ParameterError("values", "numbers", "NaN")
@@ -365,12 +373,10 @@ class Halfway(Threshold):
             warnings.warn("not finite", RuntimeWarning, stacklevel=1)
         if self.fault == "changes input":
             raw_values.sort()
-        if self.fault == "no number":
-            return None
         if self.fault == "outside":
-            return Range(bounds.lower, bounds.upper * 2)
+            return bounds.upper * 2
         if self.fault == "empty range" and len(raw) and raw.max() == bounds.lower:
-            return Range(bounds.lower, bounds.lower)
+            return bounds.lower
         noise = continuous_draw(LAPLACE, secret, ("halfway",))
         if self.fault == "not keyed":
             noise = 0.3
@@ -378,8 +384,8 @@ class Halfway(Threshold):
             noise += np.random.default_rng().random()
         distance = (0.5 + 0.01 * noise) * bounds.width
         if self.fault == "porous":
-            return Range(bounds.lower, bounds.lower + float(distance) * 0.99999)
-        return Range(bounds.lower, bounds.lower + land_on_grid(distance, bounds.width))
+            return bounds.lower + float(distance) * 0.99999
+        return bounds.lower + land_on_grid(distance, bounds.width)
 
 
 def test_right_thresholds_pass():
@@ -410,10 +416,10 @@ def test_a_broken_threshold_is_named(fault, promise):
 
 def test_a_refusal_for_public_reasons_is_allowed():
     class NeedsThree(Halfway):
-        def learn(self, raw_values, bounds, budget, delta, secret):
+        def measure(self, raw_values, bounds, budget, delta, secret):
             if len(raw_values) < 3:
                 raise ParameterError("lag", "at least 3", len(raw_values))
-            return super().learn(raw_values, bounds, budget, delta, secret)
+            return super().measure(raw_values, bounds, budget, delta, secret)
 
     check_threshold(NeedsThree())
 
@@ -429,6 +435,33 @@ def test_a_declared_threshold_that_costs_or_draws_is_named():
             return Cost()
 
     assert broken_promise(check_threshold, Draws()) == "keyed noise"
+
+
+@dataclass(frozen=True)
+class Twice(TailHistogram):
+    """A threshold that looks again, with a fault in its counts."""
+
+    fault: str = ""
+
+    def count(self, raw_values, bounds, centre):
+        counts = super().count(raw_values, bounds, centre)
+        if self.fault == "not additive":
+            return np.minimum(counts, 1000)
+        if self.fault == "size follows the data":
+            return np.trim_zeros(counts)
+        return counts * 2 if self.fault == "heavy" else counts
+
+
+@pytest.mark.parametrize(
+    ("fault", "promise"),
+    [
+        ("not additive", "additive counts"),
+        ("size follows the data", "additive counts"),
+        ("heavy", "its count sensitivity"),
+    ],
+)
+def test_broken_counts_of_later_looks_are_named(fault, promise):
+    assert broken_promise(check_threshold, Twice(fault=fault)) == promise
 
 
 def test_violations_survive_the_way_home_from_a_worker():

@@ -1,234 +1,226 @@
-"""Releases as JSON lines: one object to a line, in a file or on standard output."""
+"""Releases as JSON lines: one object to a line for each record, in a file or on standard output."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
+import fcntl
+import io
 import os
+import stat
 import sys
-from collections.abc import Iterable, Mapping
-from io import FileIO
-from itertools import islice
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from rillet.errors import OutputError, ParameterError
+from rillet.errors import OutputError
 from rillet.release import Releases
+from rillet.sink.base import Position, Sink, SinkOptions, Text, conflict, lost, position_number
+from rillet.sink.file import FileSink, failed, open_file
 from rillet.sink.spelling import spell
-from rillet.table import ReleaseTable
 
-__all__ = ["JsonLinesSink"]
-
-STANDARD_OUTPUT = "-"
-
-Existing = Literal["refuse", "append", "replace"]
-
-# Records are joined before they are written: one call for many, in bounded memory.
-_RECORDS_AT_ONCE = 4096
+__all__ = ["JsonLinesSink", "StandardOutputSink"]
 
 
-class JsonLinesSink:
-    r"""Writes one JSON object to a line for each record.
+class JsonLinesSink(FileSink):
+    """One JSON object to a line for each record, in a file that a later run continues.
 
-    **Privacy.** Post-processing: takes public records, knows nothing else.
+    **Privacy.** Post-processing: takes public releases, knows nothing else.
 
-    **Delivery.** Records are handed to the operating system in order before `write` and
-    `write_many` return, whole lines at a time; with ``fsync=True`` they are on disk by then. A
-    write that fails, for instance on a full disk, leaves the file as it was before. After a crash
-    the last line may be torn, and a file that ends so is refused, not continued. A record written
-    twice stands there twice.
+    **Delivery.** Exactly once for each (key, t, name), as long as the file is opened at the
+    position of the last acknowledgement. What stands behind that position must be, byte for byte,
+    the beginning of what is delivered next: it is left as it is, a torn last line is completed, and
+    the rest is appended. Anything else is refused and stays untouched. With ``fsync`` what was
+    delivered is on disk when `deliver` returns; without, it survives the end of the process but
+    perhaps not that of the machine, and then the next start says that content is missing. A write
+    that fails, for instance on a full disk, leaves the file as it was before. The file is locked.
 
-    Floats keep their shortest exact form, so reading a line gives the same doubles back. JSON has
-    no NaN and no infinity: those become ``null``. Tuples become lists, and what is not ASCII is
-    escaped.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file, or ``"-"`` for standard output.
-    existing : {"refuse", "append", "replace"}
-        What to do with a file that has something in it already. Published numbers are not
-        overwritten by default.
-    fsync : bool
-        Wait for the disk after each write; ignored on standard output.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be opened or written.
-    ParameterError
-        If a parameter is wrong.
-
-    Examples
-    --------
-    >>> with JsonLinesSink("-") as sink:
-    ...     sink.write({"key": ("north",), "t": 1000, "value": 29.49, "noise_std": 0.125})
-    {"key":["north"],"t":1000,"value":29.49,"noise_std":0.125}
+    ``existing`` says what happens, where there is no position, to a file that has content: it is
+    compared with what is delivered ("continue"), refused, appended to, or replaced by the first
+    delivery. Pipes and devices are written at least once, and not with "continue".
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        existing: Existing = "refuse",
-        fsync: bool = False,
-    ) -> None:
-        if existing not in get_args(Existing):
-            raise ParameterError("existing", f"one of {', '.join(get_args(Existing))}", existing)
-        self._standard = os.fspath(path) == STANDARD_OUTPUT
-        self.name = "standard output" if self._standard else os.fspath(path)
-        self._fsync = fsync
-        self._stream: FileIO | None = None
-        if not self._standard:
-            try:
-                self._stream = self._open(Path(path), existing)
-            except OSError as error:
-                raise failed(self.name, error) from error
+    class Options(SinkOptions, frozen=True, tag="jsonl"):
+        """``[[sink]]`` with ``kind = "jsonl"``."""
 
-    def __repr__(self) -> str:
-        return f"JsonLinesSink({self.name!r})"
+        path: Text
+        fsync: bool = False
+        existing: Literal["continue", "refuse", "append", "replace"] = "continue"
 
-    def __enter__(self) -> JsonLinesSink:
-        return self
+    counts = ("offset", "bytes")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    _file: io.FileIO
+    #: None: not a regular file, which has no offset to come back to.
+    _offset: int | None
+    _replace: bool
 
-    def write(self, record: Mapping[str, object]) -> None:
-        """Write one record."""
-        self._put(_line(record).encode("ascii"))
+    def check(self, position: Position | None = None) -> None:
+        """As `Sink.check`."""
+        if not self.path.exists() or self.path.is_file():
+            super().check(position)
+        elif self.options.existing == "continue" or self.path.is_dir():
+            raise self._not_regular()
 
-    def write_many(self, records: Iterable[Mapping[str, object]]) -> int:
-        """Write records in order, taking them as they come, and return how many there were."""
-        iterator = iter(records)
-        count = 0
-        while lines := list(map(_line, islice(iterator, _RECORDS_AT_ONCE))):
-            self._put("".join(lines).encode("ascii"))
-            count += len(lines)
-        return count
+    def position(self) -> Position | None:
+        """How many bytes have been delivered."""
+        return None if self._offset is None else {"offset": self._offset}
 
-    def write_releases(self, releases: Releases | ReleaseTable) -> int:
-        """Write every release, in order, as `write_many` would, and return how many there were."""
-        for piece in spell(releases):
-            self._put(piece)
-        return len(releases)
-
-    def deliver(self, table: ReleaseTable) -> None:
-        """As a `rillet.sink.base.Sink` of a run that is not durable: writes every release once."""
-        self.write_releases(table)
-
-    def place(self) -> None:
-        """None: a file written this way is not gone back to."""
-
-    def close(self) -> None:
-        """Close the file; standard output stays open. Closing again does nothing."""
-        if self._stream is not None:
-            try:
-                self._stream.close()
-            except OSError as error:
-                raise failed(self.name, error) from error
-
-    def _open(self, path: Path, existing: Existing) -> FileIO:
-        if existing == "replace":
-            return path.open("wb", buffering=0)
-        # Append mode never moves what is there, even if another process writes meanwhile.
-        stream = path.open("ab", buffering=0)
-        size = os.fstat(stream.fileno()).st_size
-        problem = None
-        if existing == "refuse" and size:
-            problem = (
-                f"{self.name}: expected a new or empty file, found {size:,} bytes; name another, "
-                'or choose with existing="append" or existing="replace"'
-            )
-        elif size and not _ends_with_line(path):
-            problem = (
-                f"{self.name}: expected a file that ends with a whole line, found a torn one; "
-                "look at it and remove its last line, or name another file"
-            )
-        if problem is not None:
-            stream.close()
-            raise OutputError(problem)
-        return stream
-
-    def _put(self, text: bytes) -> None:
+    def _open(self, position: Position | None) -> None:
+        offset = position_number(position, self.name, "offset")
+        new = not self.path.exists()
+        mode = "a+b" if new or self.path.is_file() else "ab"
         try:
-            if self._standard:
-                write_to_standard_output(text)
-                return
-            if self._stream is None or self._stream.closed:
-                raise OutputError(f"{self.name}: expected an open sink, found it closed")
-            append(self._stream, text)
-            if self._fsync:
-                os.fsync(self._stream.fileno())
+            # Append mode never moves what is there.
+            self._file = io.FileIO(self.name, mode, opener=open_file)
+            try:
+                self._begin(position, offset)
+                if new and self.options.fsync:
+                    self._sync_folder()
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise failed(self.name, error) from error
 
+    def _begin(self, position: Position | None, offset: int) -> None:
+        """Find where to go on, or refuse the file."""
+        existing = "continue" if position is not None else self.options.existing
+        self._replace, self._offset = False, None
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            if existing == "continue":
+                raise self._not_regular()
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(
+                f"{self.name}: expected to be the only one who writes, found another process "
+                "that does; stop it, or name another file"
+            ) from None
+        size = self._size()
+        if size < offset:
+            raise lost(self.name, f"{offset:,} bytes", f"{size:,}")
+        if existing == "refuse" and size:
+            raise OutputError(
+                f"{self.name}: expected a new or empty file, found {size:,} bytes; name another, "
+                'or choose existing = "append" or "replace"'
+            )
+        if existing == "append":
+            offset = size
+        self._replace = existing == "replace" and size > 0
+        if offset and os.pread(self._file.fileno(), 1, offset - 1) != b"\n":
+            raise OutputError(
+                f"{self.name}: expected a line to end at byte {offset:,}, found that none does; "
+                "the file was torn or is not the one that was written before. Restore it, remove "
+                "its last line, or name another"
+            )
+        self._offset = offset
 
-def write_to_standard_output(text: bytes) -> None:
-    """Write ASCII and hand it over at once."""
-    sys.stdout.write(text.decode("ascii"))
-    sys.stdout.flush()
+    def _deliver(self, releases: Releases) -> None:
+        try:
+            if self._offset is None:
+                for piece in spell(releases):
+                    self._append(piece)
+            else:
+                self._continue(releases, self._offset)
+        except OSError as error:
+            raise failed(self.name, error) from error
 
+    def _continue(self, releases: Releases, offset: int) -> None:
+        """Compare with what is there, append the rest."""
+        if self._replace:
+            os.ftruncate(self._file.fileno(), 0)
+            self._replace = False
+        before = self._size()
+        if before < offset:
+            raise lost(self.name, f"{offset:,} bytes", f"{before:,}")
+        row = 0
+        try:
+            for piece in spell(releases):
+                known = min(len(piece), max(before - offset, 0))
+                if known:
+                    self._compare(releases, row, piece, offset, known)
+                    row += piece.count(b"\n")
+                self._append(memoryview(piece)[known:])
+                offset += len(piece)
+            if self.options.fsync:
+                os.fsync(self._file.fileno())
+        except OSError:
+            # Half a delivery, or half a line, would stand in the way of the next attempt.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), before)
+            raise
+        self._offset = offset
 
-def append(stream: FileIO, data: bytes | memoryview) -> None:
-    """Write all of it at the end of a file, or raise `OSError` and leave the file as it was."""
-    before = os.fstat(stream.fileno()).st_size
-    left = memoryview(data)
-    try:
+    def _append(self, text: bytes | memoryview) -> None:
+        left = memoryview(text)
         while left:
-            left = left[stream.write(left) or 0 :]
-    except OSError:
-        # Half a line would make the file useless for the next attempt.
-        with contextlib.suppress(OSError):
-            os.ftruncate(stream.fileno(), before)
-        raise
+            left = left[os.write(self._file.fileno(), left) :]
+
+    def _compare(self, releases: Releases, row: int, piece: bytes, offset: int, known: int) -> None:
+        """Hold the part of a piece that the file should have already to what it has."""
+        found = bytearray()
+        while len(found) < known:
+            part = os.pread(self._file.fileno(), known - len(found), offset + len(found))
+            if not part:
+                break
+            found += part
+        if found != memoryview(piece)[:known]:
+            pairs = enumerate(zip(found, piece, strict=False))
+            same = next((i for i, (one, other) in pairs if one != other), len(found))
+            release = releases[(row + piece[:same].count(b"\n")) // len(releases.names)]
+            raise conflict(self.name, release.key, release.t)
+
+    def _close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            raise failed(self.name, error) from error
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _sync_folder(self) -> None:
+        """The name of a new file must survive too."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _not_regular(self) -> OutputError:
+        return OutputError(
+            f"{self.name}: expected a regular file, found something else; use standard output for "
+            "pipes"
+        )
 
 
-def failed(name: str, error: OSError) -> OutputError:
-    """The error of a sink whose file gave this one."""
-    reason = error.strerror or type(error).__name__
-    return OutputError(f"{name}: expected a writable file, found: {reason}")
+class StandardOutputSink(Sink):
+    """One JSON object to a line for each record, on standard output, which stays open.
 
+    **Privacy.** Post-processing.
 
-def _line(record: Mapping[str, object]) -> str:
-    try:
-        return _encode(record if type(record) is dict else dict(record)) + "\n"
-    except ValueError:
-        return _encode(_with_null(dict(record))) + "\n"
+    **Delivery.** At least once: whoever reads gets a line again, the very same one, if the process
+    was killed between writing it and remembering that it did. Nothing can be compared with what
+    went out before.
+    """
 
+    class Options(SinkOptions, frozen=True, tag="stdout"):
+        """``[[sink]]`` with ``kind = "stdout"``."""
 
-def _with_null(value: object) -> object:
-    """Replace what JSON has no number for by None, at any depth."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _with_null(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_null(part) for part in value]
-    return _with_null(_plain(value)) if hasattr(value, "tolist") else value
+    name = "standard output"
 
+    def __init__(self, options: Any = None, *, key_columns: Sequence[str] = ()) -> None:
+        super().__init__(options or self.Options(), key_columns=key_columns)
 
-def _plain(value: object) -> Any:
-    """Turn a NumPy scalar or array into what JSON knows."""
-    tolist = getattr(value, "tolist", None)
-    if callable(tolist):
-        return tolist()
-    raise OutputError(
-        f"record: expected numbers, text, lists and mappings, found {type(value).__name__}"
-    )
+    def _open(self, position: Position | None) -> None:
+        self._no_position(position)
 
+    def _deliver(self, releases: Releases) -> None:
+        try:
+            for piece in spell(releases):
+                sys.stdout.write(piece.decode("ascii"))
+            sys.stdout.flush()
+        except OSError as error:
+            raise failed(self.name, error) from error
 
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain).encode
-
-
-def _ends_with_line(path: Path) -> bool:
-    with path.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"
+    def _close(self) -> None:
+        pass

@@ -5,21 +5,24 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from rillet.broker import Broker, check_protocol, reason_of
+import numpy as np
+
+from rillet.broker import Broker, reason_of
 from rillet.errors import OutputError, ParameterError
-from rillet.release import Key
-from rillet.sink.base import Place
-from rillet.sink.spelling import key_text, spell
-from rillet.table import ReleaseTable
+from rillet.release import Key, Releases, key_text
+from rillet.sink.base import Position, Seconds, Sink, SinkOptions, Text
+from rillet.sink.spelling import spell
 
 __all__ = ["MqttSink", "escape_level"]
+
+log = logging.getLogger("rillet.sink")
 
 _KEEP_ALIVE = 60
 _FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
@@ -51,133 +54,114 @@ def escape_level(text: str) -> str:
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
-class MqttSink:
-    """Publishes each release as JSON, on a topic that may hold the parts of its key.
+class MqttSink(Sink):
+    """Publishes each record as JSON, on a topic that may hold the parts of its key.
 
     **Privacy.** Post-processing: takes public releases, knows nothing else.
 
     **Delivery.** At least once (QoS 1): `deliver` returns when the broker has acknowledged every
     message. A message may come twice, after a lost connection or a crash, and then carries the
-    same (key, t) with the same numbers. What was published before cannot be looked up, so nothing
-    is compared: the durable state of the run alone keeps a second, different value from being
-    published. If `deliver` fails, some messages may have gone out; delivering the table again
-    repeats them.
-
-    Parameters
-    ----------
-    address : str
-        ``"host:port"``; without a port 1883, or 8883 with TLS.
-    topic : str
-        A template such as ``"rillet/{region}/{meter}"``: each level is plain text or one name in
-        braces, of a key column or ``statistic``. Parts of keys are made fit by `escape_level`.
-    key_columns : sequence of str
-        The names of the parts of a key; none: ``key0``, ``key1``, …
-    retain : bool
-        Whether the broker keeps the last message of each topic for those who come later.
-    client_id : str
-        The name to connect by; none: any.
-    username, password_file : str, optional
-        To log in; the password is the first line of the file.
-    tls : bool
-        Speak TLS, trusting the authorities that the system trusts, or that of ``ca_file``.
-    ca_file : str, optional
-        The authority that the broker's certificate must be from; implies ``tls``.
-    protocol : {"5", "3.1.1"}
-        The version to speak. In 3.1.1 a broker cannot say that it did not take a message.
-    patience : float
-        Seconds to wait for the next acknowledgement, over as many connections as it takes.
-    place : None
-        A broker has none.
-
-    Raises
-    ------
-    MissingExtra
-        If paho-mqtt is not installed.
-    OutputError
-        If the broker cannot be reached, or refuses us.
-    ParameterError
-        If a parameter is wrong.
+    same (key, t, name) with the same numbers. What was published before cannot be looked up, so
+    nothing is compared: the durable state of the run alone keeps a second, different value from
+    being published. If `deliver` fails, some messages may have gone out; delivering again repeats
+    them.
     """
 
-    def __init__(
-        self,
-        address: str,
-        topic: str,
-        *,
-        key_columns: Sequence[str] = (),
-        retain: bool = False,
-        client_id: str = "",
-        username: str | None = None,
-        password_file: str | os.PathLike[str] | None = None,
-        tls: bool = False,
-        ca_file: str | os.PathLike[str] | None = None,
-        protocol: str = "5",
-        patience: float = 30.0,
-        place: Place | None = None,
-    ) -> None:
+    class Options(SinkOptions, frozen=True, tag="mqtt"):
+        """``[[sink]]`` with ``kind = "mqtt"``.
+
+        Parameters
+        ----------
+        address : str
+            ``"host:port"``; without a port 1883, or 8883 with TLS.
+        topic : str
+            A template such as ``"rillet/{region}/{meter}"``: each level is plain text or one name
+            in braces, of a key column (``key0``, ``key1``, … where they have no names) or ``name``.
+            Parts of keys are made fit by `escape_level`.
+        retain : bool
+            Whether the broker keeps the last message of each topic for those who come later.
+        client_id : str
+            The name to connect by; empty: any.
+        username, password_file : str, optional
+            To log in; the password is the first line of the file.
+        tls : bool
+            Speak TLS, trusting the authorities that the system trusts, or that of ``ca_file``.
+        ca_file : str, optional
+            The authority that the broker's certificate must be from; implies ``tls``.
+        protocol : {"5", "3.1.1"}
+            The version to speak. In 3.1.1 a broker cannot say that it did not take a message.
+        patience : float
+            Seconds to wait for the next acknowledgement, over as many connections as it takes.
+        """
+
+        address: Text
+        topic: Text
+        retain: bool = False
+        client_id: str = ""
+        username: str | None = None
+        password_file: str | None = None
+        tls: bool = False
+        ca_file: str | None = None
+        protocol: Literal["5", "3.1.1"] = "5"
+        patience: Seconds = 30.0
+
+    def __init__(self, options: Any, *, key_columns: Sequence[str] = ()) -> None:
+        super().__init__(options, key_columns=key_columns)
         self._broker = Broker.at(
-            address,
+            options.address,
             OutputError,
-            username=username,
-            password_file=password_file,
-            tls=tls,
-            ca_file=ca_file,
+            username=options.username,
+            password_file=options.password_file,
+            tls=options.tls,
+            ca_file=options.ca_file,
         )
-        self._protocol = check_protocol(protocol)
-        self._levels = _levels(topic, key_columns)
-        self._columns = tuple(key_columns)
-        self.name = f"topic {topic} on {self._broker.address}"
-        if place is not None:
-            raise OutputError(f"{self.name}: expected no place, found {dict(place)}")
-        self._retain, self._client_id = retain, client_id
-        self._patience = patience
-        self._topics: dict[Key, str] = {}
-        self._closed = False
+        self._levels = _levels(options.topic, key_columns)
+        self.name = f"topic {options.topic} on {self._broker.address}"
+        self._topics: dict[tuple[Key, str], str] = {}
         self._link: _Link | None = None
+
+    def _open(self, position: Position | None) -> None:
+        self._no_position(position)
+        if self._broker.password_file is not None and not (self._broker.tls or self._is_local()):
+            log.warning(
+                "%s: the password is sent in the clear; use tls = true or ca_file", self.name
+            )
         self._connected()
 
-    def __repr__(self) -> str:
-        return f"MqttSink({self.name!r})"
+    def _is_local(self) -> bool:
+        host = self._broker.host
+        return host in ("localhost", "::1") or host.startswith("127.")
 
-    def deliver(self, table: ReleaseTable) -> None:
-        """Publish every release and wait for the acknowledgements; see the class."""
-        if self._closed:
-            raise OutputError(f"{self.name}: expected an open sink, found it closed")
-        table = table.compact()
-        topics = [self._topic(table, key) for key in table.keys]
-        for first in range(0, len(table), _MESSAGES):
-            part = table[first : first + _MESSAGES]
+    def _deliver(self, releases: Releases) -> None:
+        names = releases.names
+        topics = [self._topic(key, name) for key in releases.keys for name in names]
+        step = max(_MESSAGES // len(names), 1)
+        for first in range(0, len(releases), step):
+            part = releases[first : first + step]
+            series = (part.key_of[:, None] * len(names) + np.arange(len(names))).reshape(-1)
             lines = b"".join(spell(part)).split(b"\n")[:-1]
             link = self._connected()
             problem = link.publish(
-                [topics[place] for place in part.key_of.tolist()], lines, self._retain
+                [topics[index] for index in series.tolist()], lines, self.options.retain
             )
             if problem is not None:
                 # What it still holds must not go out later, behind what is delivered then.
-                self._disconnect()
+                self._close()
                 raise OutputError(
                     f"{self.name}: expected the broker to acknowledge every message, "
                     f"found: {problem}"
                 )
 
-    def place(self) -> None:
-        """A broker has none."""
-
-    def close(self) -> None:
-        """Say good-bye to the broker."""
-        self._closed = True
-        self._disconnect()
-
-    def _topic(self, table: ReleaseTable, key: Key) -> str:
-        if key not in self._topics:
-            if len(key) != len(self._columns) and self._columns:
+    def _topic(self, key: Key, name: str) -> str:
+        if (key, name) not in self._topics:
+            if len(key) != len(self.key_columns) and self.key_columns:
                 raise OutputError(
-                    f"{self.name}: expected keys of {len(self._columns)} parts, "
-                    f"{', '.join(self._columns)}, found {key_text(key)}"
+                    f"{self.name}: expected keys of {len(self.key_columns)} parts, "
+                    f"{', '.join(self.key_columns)}, found {key_text(key)}"
                 )
-            columns = self._columns or [f"key{place}" for place in range(len(key))]
-            parts = dict(zip(columns, map(str, key), strict=True), statistic=table.statistic)
-            unknown = [name for name, plain in self._levels if not plain and name not in parts]
+            columns = self.key_columns or [f"key{index}" for index in range(len(key))]
+            parts = {"name": name, **dict(zip(columns, map(str, key), strict=True))}
+            unknown = [text for text, plain in self._levels if not plain and text not in parts]
             if unknown:
                 raise OutputError(
                     f"{self.name}: expected keys with {unknown[0]}, found {key_text(key)}"
@@ -192,14 +176,14 @@ class MqttSink:
                     f"{self.name}: expected a topic of 1 to {_LONGEST_TOPIC:,} bytes, found "
                     f"{len(topic.encode()):,} for key {key_text(key)[:60]}; change the template"
                 )
-            self._topics[key] = topic
-        return self._topics[key]
+            self._topics[key, name] = topic
+        return self._topics[key, name]
 
     def _connected(self) -> _Link:
         if self._link is None:
-            client = self._broker.client(self._client_id, self._protocol)
+            client = self._broker.client(self.options.client_id, self.options.protocol)
             client.reconnect_delay_set(_FIRST_PAUSE, _LONGEST_PAUSE)
-            link = _Link(client, self._patience)
+            link = _Link(client, self.options.patience)
             try:
                 problem = link.connect(self._broker.host, self._broker.port)
             except (OSError, ValueError) as error:
@@ -212,10 +196,14 @@ class MqttSink:
             self._link = link
         return self._link
 
-    def _disconnect(self) -> None:
+    def _close(self) -> None:
         if self._link is not None:
             self._link.disconnect()
             self._link = None
+
+    def _break_off(self) -> None:
+        if (link := self._link) is not None:
+            link.refuse("the sink was closed")
 
 
 class _Link:
@@ -237,11 +225,11 @@ class _Link:
         self._client.loop_start()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._connected or self._answer is not None, self._patience
+                lambda: self._connected or self._answer or self._refusal, self._patience
             )
             if self._connected:
                 return None
-            return self._answer or f"no answer in {self._patience:g} s"
+            return self._answer or self._refusal or f"no answer in {self._patience:g} s"
 
     def publish(self, topics: list[str], payloads: list[bytes], retain: bool) -> str | None:
         """Publish all and wait for the acknowledgements; say what is wrong if they do not come."""
@@ -257,6 +245,12 @@ class _Link:
                 elif time.monotonic() > end:
                     return f"no acknowledgement in {self._patience:g} s"
             return self._refusal
+
+    def refuse(self, reason: str) -> None:
+        """End all waiting, from another thread."""
+        with self._changed:
+            self._refusal = reason
+            self._changed.notify_all()
 
     def disconnect(self) -> None:
         """End the connection and the thread; what was not acknowledged is dropped."""
@@ -285,8 +279,10 @@ class _Link:
 def _levels(template: str, key_columns: Sequence[str]) -> list[tuple[str, bool]]:
     """The levels of a template, each with whether it is plain text."""
     example = 'such as "rillet/{region}/{meter}"'
-    if not template or "\0" in template:
+    if "\0" in template:
         raise ParameterError("topic", "a topic template", template, example)
+    columns = "|".join(map(re.escape, key_columns)) or r"key\d+"
+    known = ", ".join(key_columns) or "key0, key1, …"
     levels = []
     for level in template.split("/"):
         match = _NAME.fullmatch(level)
@@ -294,14 +290,7 @@ def _levels(template: str, key_columns: Sequence[str]) -> list[tuple[str, bool]]
             raise ParameterError(
                 "topic", "levels that are plain text or one name in braces", template, example
             )
-        known = [*key_columns, "statistic"]
-        if match is not None and key_columns and match[1] not in known:
-            raise ParameterError("topic", f"names out of {', '.join(known)}", match[1], example)
-        if (
-            match is not None
-            and not key_columns
-            and not re.fullmatch(r"key\d+|statistic", match[1])
-        ):
-            raise ParameterError("topic", "the names key0, key1, … or statistic", match[1])
+        if match is not None and not re.fullmatch(f"{columns}|name", match[1]):
+            raise ParameterError("topic", f"names out of {known}, name", match[1], example)
         levels.append((level, True) if match is None else (match[1], False))
     return levels

@@ -6,156 +6,169 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from rillet.errors import OutputError, ParameterError
 from rillet.extras import import_extra
-from rillet.sink.base import Place, conflict
-from rillet.sink.spelling import key_text
-from rillet.table import ReleaseTable
+from rillet.release import FIELDS, NUMBERS, Field, Releases, key_shown
+from rillet.sink.base import Position, Seconds, Sink, SinkOptions, Text, conflict
 
 __all__ = ["PostgresSink"]
 
 #: Seconds for one attempt to connect, and between attempts at first and at most.
 _CONNECT = 10
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+#: Seconds that a server has, beyond our patience, to say itself that a statement took too long.
+_GRACE = 1.0
+#: Releases to a statement, so that each is short; and rows to a message.
+_RELEASES, _ROWS = 50_000, 8192
 
-_NUMBERS = (
-    "value",
-    "noise_std",
-    "sum",
-    "sum_noise_std",
-    "mean",
-    "mean_noise_std",
-    "threshold",
-    "clip_lower",
-    "clipped_share",
-)
-_COLUMNS = {
-    "key": "text NOT NULL",
-    "t": "bigint NOT NULL",
-    **dict.fromkeys(_NUMBERS, "double precision"),
-    "statistic": "text NOT NULL",
-    "noise_law": "text NOT NULL",
-    "post_processing": "text[] NOT NULL",
+_TYPES = {
+    "key": "text",
+    "integer": "bigint",
+    "number": "double precision",
+    "text": "text",
+    "texts": "text[]",
 }
+_NAMES = [field.name for field in FIELDS]
+_COLUMNS = ", ".join(
+    f"{field.name} {_TYPES[field.kind]}{'' if field.optional else ' NOT NULL'}" for field in FIELDS
+)
+
 #: Part of PostgreSQL's binary format of COPY: signature, flags, no extension; the end.
 _HEAD, _TAIL = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+#: What is copied: the indices of key and name in place of their texts, and no common fields.
+_COPIED = {
+    "key_of": (">i4", "integer"),
+    "name_of": (">i4", "integer"),
+    "t": (">i8", "bigint"),
+    **dict.fromkeys(NUMBERS, (">f8", "double precision")),
+}
 #: One row of it: the number of fields, then the length and the content of each.
 _ROW = np.dtype(
-    [("fields", ">i2"), ("key_length", ">i4"), ("key_of", ">i4"), ("t_length", ">i4"), ("t", ">i8")]
-    + [part for name in _NUMBERS for part in ((f"{name}_length", ">i4"), (name, ">f8"))]
+    [("fields", ">i2")]
+    + [
+        part
+        for name, (kind, _) in _COPIED.items()
+        for part in ((f"{name}_length", ">i4"), (name, kind))
+    ]
 )
-#: What was copied, as rows of the table; an unknown share is NULL.
+
+
+def _new_column(field: Field) -> str:
+    if field.common:
+        return f"%({field.name})s::{_TYPES[field.kind]} AS {field.name}"
+    return f"NULLIF({field.name}, 'NaN') AS {field.name}" if field.optional else field.name
+
+
+#: What was copied, as rows of the table.
 _NEW = f"""
-SELECT key_of, key, t, {", ".join(_NUMBERS[:-1])},
-    NULLIF(clipped_share, 'NaN') AS clipped_share, %(statistic)s::text AS statistic,
-    %(noise_law)s::text AS noise_law, %(post_processing)s::text[] AS post_processing
-FROM rillet_new JOIN unnest(%(keys)s::text[]) WITH ORDINALITY AS known(key, place)
-    ON place = key_of + 1
-"""  # noqa: S608 - both parts stand here
-#: Rows to a message.
-_ROWS = 8192
+SELECT key_of, {", ".join(map(_new_column, FIELDS))}
+FROM rillet_new
+JOIN unnest(%(keys)s::text[]) WITH ORDINALITY AS keys(key, key_at) ON key_at = key_of + 1
+JOIN unnest(%(names)s::text[]) WITH ORDINALITY AS names(name, name_at) ON name_at = name_of + 1
+"""  # noqa: S608 - all parts stand here
 
 
-class PostgresSink:
-    """One row for each release in a table with the names of the record, made if absent.
+class PostgresSink(Sink):
+    """One row for each record in a table with the names of the record, made if absent.
 
     **Privacy.** Post-processing: takes public releases, knows nothing else.
 
-    **Delivery.** Exactly once for each (key, t), which is the primary key: all of a table or, if
-    anything fails, nothing of it, in one transaction, committed as durably as the server is set
-    up to (``synchronous_commit``). A connection that was lost is made again, for ``patience``
-    seconds; then `deliver` fails, and may be called again.
-
-    Parameters
-    ----------
-    dsn : str
-        How to connect, as libpq understands it; what it leaves out comes from the environment
-        (``PGHOST``, ``PGPASSFILE``, …). A password belongs in a password file. It is never shown.
-    table : str
-        The name of the table, with or without that of its schema: ``"live.releases"``.
-    patience : float
-        Seconds to go on trying when the connection is lost.
-    place : None
-        PostgreSQL needs none.
-    keep_table : bool
-        False: make the table only to see whether that works, and take it back.
-
-    Raises
-    ------
-    MissingExtra
-        If psycopg is not installed.
-    OutputError
-        If the server cannot be reached, or the table is another one.
-    ParameterError
-        If ``dsn`` or ``table`` is wrong.
+    **Delivery.** Exactly once for each (key, t, name), which is the primary key: all of a delivery
+    or, if anything fails, nothing of it, in one transaction, committed as durably as the server is
+    set up to (``synchronous_commit``). A connection that was lost is made again, for ``patience``
+    seconds; a server that says nothing for as long is given up. Then `deliver` fails, and may be
+    called again.
     """
 
-    def __init__(
-        self,
-        dsn: str = "",
-        *,
-        table: str = "releases",
-        patience: float = 30.0,
-        place: Place | None = None,
-        keep_table: bool = True,
-    ) -> None:
-        self._psycopg = import_extra(
-            "psycopg", package="psycopg", extra="postgres", purpose="to write to PostgreSQL"
+    class Options(SinkOptions, frozen=True, tag="postgres"):
+        """``[[sink]]`` with ``kind = "postgres"``.
+
+        Parameters
+        ----------
+        dsn : str
+            How to connect, as libpq understands it; what it leaves out comes from the environment
+            (``PGHOST``, ``PGPASSFILE``, …). A password belongs in a password file. It is never
+            shown. ``sslmode`` is libpq's too: ``verify-full`` for a server elsewhere.
+        table : str
+            The name of the table, with or without that of its schema: ``"live.releases"``.
+        patience : float
+            Seconds to go on trying when the connection is lost, and to wait for an answer.
+        """
+
+        dsn: str = ""
+        table: Text = "releases"
+        patience: Seconds = 30.0
+
+    def __init__(self, options: Any, *, key_columns: Sequence[str] = ()) -> None:
+        super().__init__(options, key_columns=key_columns)
+        self._psycopg, self._sql, self._conninfo = (
+            import_extra(
+                module, package="psycopg", extra="postgres", purpose="to write to PostgreSQL"
+            )
+            for module in ("psycopg", "psycopg.sql", "psycopg.conninfo")
         )
-        self._sql = import_extra(
-            "psycopg.sql", package="psycopg", extra="postgres", purpose="to write to PostgreSQL"
-        )
-        parts = table.split(".")
+        parts = options.table.split(".")
         if not 1 <= len(parts) <= 2 or not all(parts):
-            raise ParameterError("table", 'a name, as "releases" or "live.releases"', table)
+            raise ParameterError("table", 'a name, as "releases" or "live.releases"', options.table)
         self._table = self._sql.Identifier(*parts)
-        known = self._parse(dsn)
-        self._dsn, self._password = dsn, str(known.get("password") or "")
-        where = known.get("host") or known.get("hostaddr") or "the default host"
-        self.name = f"table {table} of {known.get('dbname') or 'the default database'} on {where}"
-        if place is not None:
-            raise OutputError(f"{self.name}: expected no place, found {dict(place)}")
-        self._patience, self._keep_table = patience, keep_table
+        self._known = self._parse(options.dsn)
+        self._password = str(self._known.get("password") or "")
+        database, host, port = (
+            self._known.get(word) or os.environ.get(variable) or default
+            for word, variable, default in (
+                ("dbname", "PGDATABASE", "the default database"),
+                ("host" if self._known.get("host") else "hostaddr", "PGHOST", "the default host"),
+                ("port", "PGPORT", "5432"),
+            )
+        )
+        self.name = f"table {options.table} of {database} on {host}:{port}"
         self._connection: Any = None
-        self._closed = False
-        with self._failing():
+        self._keep_table = True
+        #: When an answer must have come.
+        self._until = 0.0
+
+    def check(self, position: Position | None = None) -> None:
+        """As `Sink.check`: a table is made and taken back."""
+        self._keep_table = False
+        try:
+            super().check(position)
+        finally:
+            self._keep_table = True
+
+    def _open(self, position: Position | None) -> None:
+        self._no_position(position)
+        with self._failing(), self._watched():
             self._connect()
 
-    def __repr__(self) -> str:
-        return f"PostgresSink({self.name!r})"
+    def _deliver(self, releases: Releases) -> None:
+        keys = [str(key_shown(key)) for key in releases.keys]
+        if len(set(keys)) < len(keys):
+            raise OutputError(
+                f"{self.name}: expected keys that differ as text, found one number and one text "
+                "that do not; declare one of them"
+            )
+        with self._failing(), self._watched():
+            self._keep_trying(lambda: self._insert(releases, keys))
 
-    def deliver(self, table: ReleaseTable) -> None:
-        """Insert what is new in one transaction; see the class for what is promised."""
-        if self._closed:
-            raise OutputError(f"{self.name}: expected an open sink, found it closed")
-        if len(table):
-            with self._failing():
-                self._keep_trying(lambda: self._insert(table.compact()))
-
-    def place(self) -> None:
-        """PostgreSQL needs none."""
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._closed = True
+    def _close(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(self._psycopg.Error):
                 self._connection.close()
 
-    # --- the connection ------------------------------------------------------------------------
+    # --- the connection --------------------------------------------------------------------------
 
     def _parse(self, dsn: str) -> dict[str, Any]:
-        conninfo = import_extra(
-            "psycopg.conninfo", package="psycopg", extra="postgres", purpose="for PostgreSQL"
-        )
         try:
-            known: dict[str, Any] = conninfo.conninfo_to_dict(dsn)
+            known: dict[str, Any] = self._conninfo.conninfo_to_dict(dsn)
         except (self._psycopg.Error, TypeError):
             # Neither the text nor libpq's remark about it: both may hold a password.
             raise ParameterError(
@@ -172,17 +185,58 @@ class PostgresSink:
             yield
         except (self._psycopg.Error, OSError) as error:
             text = " ".join(str(error).split())
+            if time.monotonic() > self._until:
+                text = f"no answer in {self.options.patience:g} s ({text})"
             if self._password:
                 text = text.replace(self._password, "***")
             raise OutputError(
                 f"{self.name}: expected a table that can be written, found: {text}"
             ) from None
 
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Hang up if nothing comes for longer than our patience: libpq would wait for ever."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(max(self._until + _GRACE - time.monotonic(), 0)):
+                if time.monotonic() >= self._until + _GRACE:
+                    self._break_off()
+                    return
+
+        self._progress()
+        watcher = threading.Thread(target=watch, name="rillet-postgres", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+    def _progress(self) -> None:
+        """Our patience begins anew."""
+        self._until = time.monotonic() + self.options.patience
+
+    def _break_off(self) -> None:
+        with (
+            contextlib.suppress(self._psycopg.Error, OSError, AttributeError),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
     def _connect(self) -> None:
+        milliseconds = int(1000 * self.options.patience)
+        defaults = {
+            "application_name": "rillet",
+            "connect_timeout": max(1, min(_CONNECT, round(self.options.patience))),
+            "tcp_user_timeout": milliseconds,
+        }
         self._connection = self._psycopg.connect(
-            self._dsn, connect_timeout=_CONNECT, application_name="rillet"
+            self._conninfo.make_conninfo(**{**defaults, **self._known})
         )
         try:
+            self._connection.execute(f"SET statement_timeout = {max(1, milliseconds)}")
+            self._connection.commit()
             self._prepare()
         except BaseException:
             self._connection.close()
@@ -190,27 +244,23 @@ class PostgresSink:
 
     def _prepare(self) -> None:
         with self._connection.transaction(force_rollback=not self._keep_table):
-            columns = self._sql.SQL(", ").join(
-                self._sql.SQL("{} " + kind).format(self._sql.Identifier(name))
-                for name, kind in _COLUMNS.items()
-            )
             # Two that start at once would both make it: let one wait.
             self._execute("SELECT pg_advisory_xact_lock(hashtext('rillet.releases'))")
             self._connection.execute("SET LOCAL client_min_messages = warning")
-            self._execute("CREATE TABLE IF NOT EXISTS {} ({}, PRIMARY KEY (key, t))", columns)
-            found = [
-                column.name for column in self._execute("SELECT * FROM {} LIMIT 0").description
-            ]
-        if not set(_COLUMNS) <= set(found):
-            missing = ", ".join(name for name in _COLUMNS if name not in found)
+            self._execute(
+                f"CREATE TABLE IF NOT EXISTS {{}} ({_COLUMNS}, PRIMARY KEY (key, t, name))"
+            )
+            description = self._execute("SELECT * FROM {} LIMIT 0").description
+        found = {column.name for column in description}
+        if not set(_NAMES) <= found:
+            missing = ", ".join(name for name in _NAMES if name not in found)
             raise OutputError(
                 f"{self.name}: expected a table of releases, found one without {missing}; name "
                 "another, it is made if it does not exist"
             )
 
     def _keep_trying(self, work: Callable[[], None]) -> None:
-        end = time.monotonic() + self._patience
-        pause = _FIRST_PAUSE
+        pause, end = _FIRST_PAUSE, None
         while True:
             try:
                 if self._connection.closed:
@@ -218,73 +268,76 @@ class PostgresSink:
                 work()
             except self._psycopg.OperationalError:
                 # Lost, or not there yet: all of the transaction is undone, and done again.
-                if not self._connection.closed or time.monotonic() + pause > end:
+                now = time.monotonic()
+                end = end or now + self.options.patience
+                hopeless = now > self._until or now + pause > end or self._closing
+                if hopeless or not self._connection.closed:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+                self._progress()
             else:
                 return
 
-    def _execute(self, statement: str, *parts: Any, values: dict[str, Any] | None = None) -> Any:
-        """Run a statement whose first gap is the table."""
-        composed = self._sql.SQL(statement).format(self._table, *parts)
-        return self._connection.execute(composed, values)
+    def _execute(self, statement: str, values: dict[str, Any] | None = None) -> Any:
+        """Run a statement whose gap, if it has one, is the table."""
+        return self._connection.execute(self._sql.SQL(statement).format(self._table), values)
 
-    # --- one transaction -----------------------------------------------------------------------
+    # --- one transaction -------------------------------------------------------------------------
 
-    def _insert(self, table: ReleaseTable) -> None:
-        names = self._sql.SQL(", ").join(map(self._sql.Identifier, _COLUMNS))
-        values = {
-            "keys": [key_text(key) for key in table.keys],
-            "statistic": table.statistic,
-            "noise_law": table.noise_law,
-            "post_processing": list(table.post_processing),
+    def _insert(self, releases: Releases, keys: list[str]) -> None:
+        values = {"keys": keys, "names": list(releases.names)} | {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in releases.common.items()
         }
         with self._connection.transaction():
-            numbers = ", ".join(f"{name} double precision" for name in _NUMBERS)
+            columns = ", ".join(f"{name} {kind}" for name, (_, kind) in _COPIED.items())
             self._connection.execute(
-                f"CREATE TEMPORARY TABLE rillet_new (key_of integer, t bigint, {numbers}) "
-                "ON COMMIT DROP"
+                f"CREATE TEMPORARY TABLE rillet_new ({columns}) ON COMMIT DROP"
             )
-            with self._connection.cursor().copy(
-                "COPY rillet_new FROM STDIN (FORMAT binary)"
-            ) as copy:
-                copy.write(_HEAD)
-                for first in range(0, len(table), _ROWS):
-                    copy.write(_binary(table[first : first + _ROWS]))
-                copy.write(_TAIL)
-            inserted = self._execute(
-                "INSERT INTO {0} ({1}) SELECT {1} FROM ({2}) AS new "
-                "ON CONFLICT (key, t) DO NOTHING",
-                names,
-                self._sql.SQL(_NEW),
-                values=values,
-            ).rowcount
-            if inserted < len(table):
-                other = self._execute(
-                    "SELECT new.key_of, new.t FROM ({1}) AS new JOIN {0} AS old USING (key, t) "
-                    "WHERE ({2}) IS DISTINCT FROM ({3}) ORDER BY new.t, new.key_of LIMIT 1",
-                    self._sql.SQL(_NEW),
-                    self._columns_of("new"),
-                    self._columns_of("old"),
-                    values=values,
-                ).fetchone()
-                if other is not None:
-                    raise conflict(self.name, table.keys[other[0]], other[1])
+            for first in range(0, len(releases), _RELEASES):
+                if first:
+                    self._connection.execute("TRUNCATE rillet_new")
+                self._insert_part(releases[first : first + _RELEASES], values)
+                self._progress()
 
-    def _columns_of(self, part: str) -> Any:
-        names = [self._sql.Identifier(part, name) for name in _COLUMNS]
-        return self._sql.SQL(", ").join(names)
+    def _insert_part(self, releases: Releases, values: dict[str, Any]) -> None:
+        step = max(_ROWS // len(releases.names), 1)
+        copying = "COPY rillet_new FROM STDIN (FORMAT binary)"
+        with self._connection.cursor().copy(copying) as copy:
+            copy.write(_HEAD)
+            for first in range(0, len(releases), step):
+                copy.write(_binary(releases[first : first + step]))
+            copy.write(_TAIL)
+        names = ", ".join(_NAMES)
+        inserted = self._execute(
+            f"INSERT INTO {{}} ({names}) SELECT {names} FROM ({_NEW}) AS new "  # noqa: S608
+            "ON CONFLICT (key, t, name) DO NOTHING",
+            values,
+        ).rowcount
+        if inserted < len(releases) * len(releases.names):
+            one, other = (", ".join(f"{part}.{name}" for name in _NAMES) for part in ("new", "old"))
+            found = self._execute(
+                f"SELECT new.key_of, new.t FROM ({_NEW}) AS new "  # noqa: S608
+                f"JOIN {{}} AS old USING (key, t, name) WHERE ({one}) IS DISTINCT FROM ({other}) "
+                "ORDER BY new.t, new.key_of LIMIT 1",
+                values,
+            ).fetchone()
+            if found is not None:
+                raise conflict(self.name, releases.keys[found[0]], found[1])
 
 
-def _binary(table: ReleaseTable) -> bytes:
+def _binary(releases: Releases) -> bytes:
     """Rows in the binary format of COPY: exact doubles, and no text to make or to read."""
-    rows = np.empty(len(table), _ROW)
-    rows["fields"] = 2 + len(_NUMBERS)
-    rows["key_length"] = 4
-    rows["t_length"] = 8
-    for name in _NUMBERS:
-        rows[f"{name}_length"] = 8
-    for name in ("key_of", "t", *_NUMBERS):
-        rows[name] = getattr(table, name)
+    width = len(releases.names)
+    rows = np.empty(len(releases) * width, _ROW)
+    rows["fields"] = len(_COPIED)
+    for name, (kind, _) in _COPIED.items():
+        rows[f"{name}_length"] = np.dtype(kind).itemsize
+    rows["key_of"] = np.repeat(releases.key_of, width)
+    rows["name_of"] = np.tile(np.arange(width), len(releases))
+    rows["t"] = releases.rows("t")
+    for name in NUMBERS:
+        column = releases.rows(name)
+        rows[name] = np.where(np.isfinite(column), column, np.nan)
     return rows.tobytes()

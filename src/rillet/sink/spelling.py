@@ -8,70 +8,77 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.release import Releases
-from rillet.table import ReleaseTable
+from rillet.release import FIELDS, Releases, key_text
 
-__all__ = ["key_text", "spell"]
+__all__ = ["spell"]
 
-#: Releases to a piece of text: about a megabyte.
+#: Rows to a piece of text: about a megabyte.
 _PIECE = 4096
 
 
-def key_text(key: tuple[str | int, ...]) -> str:
-    """The one way to write a key as text: compact JSON, in ASCII."""
-    return _compact(key)
+def spell(releases: Releases) -> Iterator[bytes]:
+    r"""Yield the lines of JSON of all records, many at a time, each line with its ``"\n"``.
 
-
-def spell(releases: ReleaseTable | Releases) -> Iterator[bytes]:
-    r"""Yield the lines of JSON of all releases, many at a time, each line with its ``"\n"``.
-
-    The text is that of ``release.to_record()`` to the last character. The first release says which
-    names a record has; those that the table has as arrays are columns, the others are the same in
-    every line.
+    The text is that of the records that a `rillet.release.Release` iterates as, to the last
+    character.
 
     **Privacy.** Post-processing.
     """
-    table = ReleaseTable.of(releases) if isinstance(releases, Releases) else releases
-    for first in range(0, len(table), _PIECE):
-        yield _lines(table[first : first + _PIECE].compact())
+    step = max(_PIECE // max(len(releases.names), 1), 1)
+    for first in range(0, len(releases), step):
+        yield _lines(releases[first : first + step].compact())
 
 
-def _lines(table: ReleaseTable) -> bytes:
-    columns: list[list[str]] = []
+def _lines(releases: Releases) -> bytes:
+    width = len(releases.names)
+    key_of = releases.key_of if width == 1 else np.repeat(releases.key_of, width)
+    t = releases.rows("t")
+    steps = list(map(str, t.tolist()))
     # Some columns are there twice, as the mean is under "value" too: spelled once.
-    spelled: dict[bytes, list[str]] = {}
-    cells = []
-    for name, constant in table[0].to_record().items():
-        column = getattr(table, name, None)
-        if name == "key":
-            texts = list(map(key_text, table.keys))
-            columns.append([texts[place] for place in table.key_of.tolist()])
-        elif isinstance(column, np.ndarray):
+    spelled = {t.astype(np.float64).tobytes(): [f"{step}.0" for step in steps]}
+    line, columns = [], []
+    for field in FIELDS:
+        cells: list[str]
+        if field.common:
+            cells = [_compact(releases.common[field.name])]
+        elif field.kind == "key":
+            texts = list(map(key_text, releases.keys))
+            cells = [texts[index] for index in key_of.tolist()]
+        elif field.kind == "text":
+            cells = list(map(_compact, releases.names)) * (len(releases) if width > 1 else 1)
+        elif field.kind == "integer":
+            cells = steps
+        else:
+            column = releases.rows(field.name)
             content = column.tobytes()
             if content not in spelled:
-                spelled[content] = _texts(table, column)
-            columns.append(spelled[content])
+                spelled[content] = _texts(releases, key_of, column)
+            cells = spelled[content]
+        if len(cells) == 1:  # the same in every line
+            line.append(f"{_compact(field.name)}:{cells[0]}".replace("%", "%%"))
         else:
-            cells.append(f"{_compact(name)}:{_compact(constant)}".replace("%", "%%"))
-            continue
-        cells.append(f"{_compact(name)}:%s")
-    line = "{" + ",".join(cells) + "}\n"
-    return "".join(map(line.__mod__, zip(*columns, strict=True))).encode("ascii")
+            line.append(f"{_compact(field.name)}:%s")
+            columns.append(cells)
+    template = "{" + ",".join(line) + "}\n"
+    if not columns:
+        return (template % ()).encode("ascii")
+    return "".join(map(template.__mod__, zip(*columns, strict=True))).encode("ascii")
 
 
-def _texts(table: ReleaseTable, column: NDArray[Any]) -> list[str]:
-    if column.dtype.kind != "f":
-        return list(map(str, column.tolist()))
+def _texts(releases: Releases, key_of: NDArray[np.int64], column: NDArray[np.float64]) -> list[str]:
+    """The text of each number, or a single one if all are the same."""
+    bits = column.view(np.uint64)
+    if bits[0] == bits[-1] and (bits == bits[0]).all():
+        return [_text(column[0].item())]
     # Clipping ranges rarely change: where they do not, once for each key.
-    by_key = table.by_key(column) if len(table.keys) < len(table) else None
+    by_key = releases.by_key(column) if len(releases.keys) < len(column) else None
     if by_key is not None:
         texts = list(map(_text, by_key.tolist()))
-        return [texts[place] for place in table.key_of.tolist()]
+        return [texts[index] for index in key_of.tolist()]
     if np.isfinite(column).all():
         return list(map(float.__repr__, column.tolist()))
     return list(map(_text, column.tolist()))

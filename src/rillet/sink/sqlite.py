@@ -9,23 +9,23 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from math import isnan
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.errors import OutputError, ParameterError
-from rillet.release import Key
-from rillet.sink.base import Place, check_place, conflict, lost
-from rillet.sink.spelling import key_text
-from rillet.table import ReleaseTable
+from rillet.errors import OutputError
+from rillet.release import FIELDS, NUMBERS, Key, Releases, key_from_shown, key_shown
+from rillet.sink.base import Position, SinkOptions, Text, conflict, lost, position_number
+from rillet.sink.file import FileSink, failed, open_file
 
-__all__ = ["APPLICATION_ID", "FORMAT_VERSION", "SqliteSink", "Synchronous", "latest_times"]
+__all__ = ["APPLICATION_ID", "FORMAT_VERSION", "SqliteSink", "latest_times"]
 
-Synchronous = Literal["normal", "full"]
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
 
 #: Says whose database it is, in its header (PRAGMA application_id): "rllt".
 APPLICATION_ID = 0x726C6C74
@@ -37,152 +37,117 @@ _ROWS = 50
 #: Seconds to wait for another writer.
 _BUSY = 10.0
 
-# Base columns only: the views work out the others, by the same operations in the same order as
-# rillet.Release, so that they are the same doubles. Clipping ranges rarely change.
-_COLUMNS = """
-    key, t,
-    CASE statistic WHEN 'mean' THEN sum / t ELSE sum END AS value,
-    CASE statistic WHEN 'mean' THEN unit_std / t * (threshold - clip_lower)
-        ELSE unit_std * (threshold - clip_lower) END AS noise_std,
-    sum, unit_std * (threshold - clip_lower) AS sum_noise_std,
-    sum / t AS mean, unit_std / t * (threshold - clip_lower) AS mean_noise_std,
-    threshold, clip_lower, clipped_share, statistic, noise_law, post_processing
-"""
-_SCHEMA = f"""
+_COMMON = [field.name for field in FIELDS if field.common]
+_STEADY = [field.name for field in FIELDS if field.steady]
+_VARYING = [name for name in NUMBERS if name not in _STEADY]
+#: What many rows share: the steady numbers, and where to find each of the varying ones.
+_SHARED = [*_STEADY, *(f"{name}_at" for name in _VARYING)]
+
+# A varying number often equals another, or t, or another divided by t: a row holds n1, n2, … that
+# are left, and `shared` says for each number where it is: k is nk, -k is nk / t, 0 is t itself, and
+# NULL is unknown. The same operations on the same doubles give the same doubles.
+_TABLES = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE keys(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
-CREATE TABLE ranges(
-    id INTEGER PRIMARY KEY, threshold REAL NOT NULL, clip_lower REAL NOT NULL, clipped_share REAL
-);
+CREATE TABLE plan(one INTEGER PRIMARY KEY CHECK (one = 1), names TEXT NOT NULL,
+    {", ".join(f"{name} TEXT NOT NULL" for name in _COMMON)});
+CREATE TABLE series(id INTEGER PRIMARY KEY, key NOT NULL, name TEXT NOT NULL, UNIQUE(key, name));
+CREATE TABLE shared(id INTEGER PRIMARY KEY, {", ".join(_SHARED)});
 CREATE TABLE release_rows(
-    key_id INTEGER NOT NULL REFERENCES keys, t INTEGER NOT NULL,
-    sum REAL NOT NULL, unit_std REAL NOT NULL, range_id INTEGER NOT NULL REFERENCES ranges,
-    PRIMARY KEY(key_id, t)
+    series_id INTEGER NOT NULL REFERENCES series, t INTEGER NOT NULL,
+    shared_id INTEGER NOT NULL REFERENCES shared, n1 REAL,
+    PRIMARY KEY(series_id, t)
 ) WITHOUT ROWID;
-CREATE TABLE plan(
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    statistic TEXT NOT NULL, noise_law TEXT NOT NULL, post_processing TEXT NOT NULL
-);
-CREATE VIEW releases AS SELECT {_COLUMNS.strip()}
-    FROM release_rows AS r
-    JOIN keys AS k ON k.id = r.key_id JOIN ranges AS g ON g.id = r.range_id
-    JOIN plan ON one = 1;
-CREATE VIEW latest AS SELECT {_COLUMNS.strip()}
-    FROM keys AS k
-    -- CROSS: in this order, one look at the end of each key's rows
-    CROSS JOIN release_rows AS r ON r.key_id = k.id
-        AND r.t = (SELECT max(t) FROM release_rows WHERE key_id = k.id)
-    JOIN ranges AS g ON g.id = r.range_id
-    JOIN plan ON one = 1;
-CREATE VIEW rollup AS SELECT
-    keys, t,
-    CASE statistic WHEN 'mean' THEN sum / t ELSE sum END AS value,
-    CASE statistic WHEN 'mean' THEN sum_noise_std / t ELSE sum_noise_std END AS noise_std,
-    sum, sum_noise_std, sum / t AS mean, sum_noise_std / t AS mean_noise_std,
-    statistic, noise_law, post_processing
+"""
+
+
+def _views(width: int) -> str:
+    """The views over rows of ``width`` numbers."""
+    places = [(str(k), f"r.n{k}") for k in range(1, width + 1)]
+    places += [(f"-{k}", f"r.n{k} / r.t") for k in range(1, width + 1)]
+    cases = " ".join(f"WHEN {code} THEN {what}" for code, what in places)
+    columns = {
+        **{
+            name: f"CASE g.{name}_at WHEN 0 THEN CAST(r.t AS REAL) {cases} END" for name in _VARYING
+        },
+        **{name: f"g.{name}" for name in _STEADY},
+        **{name: f"plan.{name}" for name in _COMMON},
+        "key": "s.key",
+        "name": "s.name",
+        "t": "r.t",
+    }
+    record = ", ".join(f"{columns[field.name]} AS {field.name}" for field in FIELDS)
+    rest = "JOIN shared AS g ON g.id = r.shared_id JOIN plan ON one = 1"
+    return f"""
+CREATE VIEW releases AS SELECT {record}
+    FROM release_rows AS r JOIN series AS s ON s.id = r.series_id {rest};
+-- CROSS: in this order, one look at the end of each series
+CREATE VIEW latest AS SELECT {record}
+    FROM series AS s CROSS JOIN release_rows AS r ON r.series_id = s.id
+        AND r.t = (SELECT max(t) FROM release_rows WHERE series_id = s.id) {rest};
+CREATE VIEW rollup AS SELECT name, keys, count, sum, sum_noise_std,
+    sum / count AS mean, sum_noise_std / count AS mean_noise_std
     FROM (
-        SELECT count(*) AS keys, sum(t) AS t, total(sum) AS sum,
-            sqrt(total(sum_noise_std * sum_noise_std)) AS sum_noise_std,
-            statistic, noise_law, post_processing
-        FROM latest
-    ) WHERE keys > 0;
-"""  # noqa: S608 - both parts stand here
+        SELECT name, count(*) AS keys, total(count) AS count, total(sum) AS sum,
+            sqrt(total(sum_noise_std * sum_noise_std)) AS sum_noise_std
+        FROM latest WHERE sum IS NOT NULL GROUP BY name
+    );
+"""  # noqa: S608 - all parts stand here
 
 
-class SqliteSink:
+class SqliteSink(FileSink):
     """Tables and views of releases in one SQLite file, which others may read meanwhile.
 
     **Privacy.** Post-processing: takes public releases, knows nothing else.
 
-    **Delivery.** Exactly once for each (key, t): all of a table or, if anything fails, nothing of
-    it, in one transaction. The database is in WAL mode. With ``synchronous="normal"`` what was
-    delivered survives the end of the process, and the file survives a power cut, but may then lack
-    the last tables, which the next start notices; with ``"full"`` each `deliver` waits for the
-    disk and a power cut takes nothing back.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The database; made if it does not exist.
-    place : mapping, optional
-        ``{"rows": number}``, from :meth:`place` of an earlier sink.
-    synchronous : {"normal", "full"}
-        What `deliver` waits for.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be opened, is not such a database, has another version, or has lost content.
+    **Delivery.** Exactly once for each (key, t, name): all of a delivery or, if anything fails,
+    nothing of it, in one transaction. While it is open the database is in WAL mode; closed, it is a
+    single file that can be read without the right to write beside it. With
+    ``synchronous = "normal"`` what was delivered survives the end of the process, and the file
+    survives a power cut, but may then lack the last deliveries, which the next start notices; with
+    ``"full"`` each delivery waits for the disk and a power cut takes nothing back.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        place: Place | None = None,
-        synchronous: Synchronous = "normal",
-    ) -> None:
-        if synchronous not in get_args(Synchronous):
-            raise ParameterError("synchronous", "normal or full", synchronous)
-        self.name = os.fspath(path)
-        expected = check_place(place, self.name, "rows")
-        self._key_ids: dict[Key, int] = {}
-        self._range_ids: dict[tuple[float | None, ...], int] = {}
-        self._plan: tuple[str, ...] | None = None
-        self._rows = 0
-        self._data_version = 0
+    class Options(SinkOptions, frozen=True, tag="sqlite"):
+        """``[[sink]]`` with ``kind = "sqlite"``."""
+
+        path: Text
+        synchronous: Literal["normal", "full"] = "normal"
+
+    counts = ("rows", "records")
+
+    _connection: sqlite3.Connection
+
+    def position(self) -> Position:
+        """How many records the database has."""
+        return {"rows": self._rows}
+
+    def _open(self, position: Position | None) -> None:
+        expected = position_number(position, self.name, "rows")
+        try:
+            # Made here for its mode. Never opened if it exists: closing it again would end locks
+            # that another connection of this process holds.
+            if not self.path.exists() or self.path.is_symlink():
+                os.close(open_file(self.name, os.O_WRONLY))
+        except OSError as error:
+            raise failed(self.name, error) from error
         with self._failing():
             self._connection = sqlite3.connect(
                 self.name, timeout=_BUSY, isolation_level=None, check_same_thread=False
             )
+        self._data_version, self._writing = 0, False
         try:
             with self._failing():
-                self._prepare(synchronous)
+                if not self._has_tables():
+                    self._prepare()
                 self._load()
             if self._rows < expected:
-                raise lost(self.name, f"{expected:,} releases", f"{self._rows:,}")
+                raise lost(self.name, f"{expected:,} records", f"{self._rows:,}")
         except BaseException:
             self._connection.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"SqliteSink({self.name!r})"
-
-    def deliver(self, table: ReleaseTable) -> None:
-        """Insert what is new in one transaction; see the class for what is promised."""
-        if not len(table):
-            return
-        with self._failing(), self._transaction():
-            self._load_again()
-            self._same_plan(table)
-            # Neighbours in the file beside each other: several times as fast as in order of time.
-            order = np.lexsort((table.t, table.key_of))
-            columns = {
-                name: getattr(table, name)[order]
-                for name in ("t", "sum", "unit_std", "threshold", "clip_lower", "clipped_share")
-            }
-            key_of = table.key_of[order]
-            ids = self._ids_of_keys(table.keys, key_of)[key_of]
-            ranges = self._ids_of_ranges(columns)
-            inserted = self._insert(ids, columns["t"], columns["sum"], columns["unit_std"], ranges)
-            if inserted < len(table):
-                self._compare(table, key_of, ids, columns)
-            rows = self._rows + inserted
-            self._execute("UPDATE meta SET value = ? WHERE name = 'rows'", (rows,))
-        self._rows = rows
-
-    def place(self) -> dict[str, int]:
-        """How many releases the database has."""
-        return {"rows": self._rows}
-
-    def close(self) -> None:
-        """Close the database."""
-        with self._failing():
-            self._connection.close()
-
-    # --- opening -------------------------------------------------------------------------------
-
-    def _prepare(self, synchronous: Synchronous) -> None:
+    def _has_tables(self) -> bool:
+        """Whether there are tables, which must be those of releases."""
         (tables,) = self._execute("SELECT count(*) FROM sqlite_schema").fetchone()
         (application,) = self._execute("PRAGMA application_id").fetchone()
         (version,) = self._execute("PRAGMA user_version").fetchone()
@@ -196,36 +161,178 @@ class SqliteSink:
                 f"{self.name}: expected version {FORMAT_VERSION} of the database of releases, "
                 f"found {version}; use the version of rillet that wrote it, or a later one"
             )
+        return bool(tables)
+
+    def _prepare(self) -> None:
+        """Get ready to write; until then a database stays, byte for byte, what it is."""
+        self._writing = True
         self._execute("PRAGMA page_size = 8192")
         self._execute("PRAGMA journal_mode = WAL")
-        self._execute(f"PRAGMA synchronous = {synchronous}")
+        self._execute(f"PRAGMA synchronous = {self.options.synchronous}")
         self._execute("PRAGMA cache_size = -32768")
         self._execute("PRAGMA journal_size_limit = 67108864")
-        if tables:
-            return
         with self._transaction():
             # Somebody else may have made it while we waited for the lock.
             if self._execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    self._execute(statement)
-                known = [("version", FORMAT_VERSION), ("rows", 0)]
+                self._run(_TABLES + _views(1))
+                known = [("version", FORMAT_VERSION), ("rows", 0), ("width", 1)]
                 self._connection.executemany("INSERT INTO meta VALUES (?, ?)", known)
                 self._execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 self._execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
     def _load(self) -> None:
-        (self._rows,) = self._execute("SELECT value FROM meta WHERE name = 'rows'").fetchone()
-        self._key_ids = {
-            tuple(json.loads(key)): key_id
-            for key_id, key in self._execute("SELECT id, key FROM keys")
-        }
-        found = self._execute("SELECT threshold, clip_lower, clipped_share, id FROM ranges")
-        self._range_ids = {tuple(limits): range_id for *limits, range_id in found}
-        self._plan = self._execute(
-            "SELECT statistic, noise_law, post_processing FROM plan"
-        ).fetchone()
+        meta = dict(self._execute("SELECT name, value FROM meta").fetchall())
+        self._rows: int = meta["rows"]
+        #: How many numbers a row has room for.
+        self._width: int = meta["width"]
+        series = self._execute("SELECT key, name, id FROM series")
+        self._series_ids = {(key_from_shown(key), name): number for key, name, number in series}
+        shared = self._execute(f"SELECT {', '.join(_SHARED)}, id FROM shared")  # noqa: S608
+        self._shared_ids = {tuple(found): number for *found, number in shared}
+        plan = f"SELECT names, {', '.join(_COMMON)} FROM plan"  # noqa: S608
+        self._plan: tuple[str, ...] | None = self._execute(plan).fetchone()
 
-    # --- one transaction -----------------------------------------------------------------------
+    def _close(self) -> None:
+        with self._failing():
+            if self._writing:
+                with contextlib.suppress(sqlite3.Error):  # not while somebody reads
+                    self._execute("PRAGMA busy_timeout = 0")
+                    self._execute("PRAGMA journal_mode = DELETE")
+            self._connection.close()
+
+    def _break_off(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.interrupt()
+
+    # --- one transaction -------------------------------------------------------------------------
+
+    def _deliver(self, releases: Releases) -> None:
+        with self._failing():
+            if not self._writing:
+                self._prepare()
+        with self._failing(), self._transaction():
+            version = self._execute("PRAGMA data_version").fetchone()[0]
+            if version != self._data_version:  # another connection has numbered something
+                self._load()
+                self._data_version = version
+            self._same_plan(releases)
+            rows = self._rows
+            for name in releases.names:
+                rows += self._insert(releases if len(releases.names) == 1 else releases[name])
+            self._execute("UPDATE meta SET value = ? WHERE name = 'rows'", (rows,))
+        self._rows = rows
+
+    def _same_plan(self, releases: Releases) -> None:
+        common = (releases.common[name] for name in _COMMON)
+        texts = (value if isinstance(value, str) else json.dumps(value) for value in common)
+        plan = (json.dumps(releases.names), *texts)
+        if self._plan is None:
+            self._execute(f"INSERT INTO plan VALUES (1{', ?' * len(plan)})", plan)  # noqa: S608
+            self._plan = plan
+        elif self._plan != plan:
+            raise OutputError(
+                f"{self.name}: expected releases of {self._plan}, as it has them, found "
+                f"{plan}; name another file for another plan"
+            )
+
+    def _insert(self, releases: Releases) -> int:
+        """Insert the records, of one name, that are new, and return how many were."""
+        # Neighbours in the file beside each other: several times as fast as in order of time.
+        key_of = releases.key_of
+        order = np.argsort(
+            key_of.astype(np.min_scalar_type(len(releases.keys))),  # short: sorted by radix
+            kind="stable",
+        )
+        key_of, t = key_of[order], releases.t[order]
+        places, stored = _places(releases)
+        if len(stored) > self._width:
+            self._widen(len(stored))
+        series = self._ids_of_series(releases)[key_of]
+        shared = self._ids_of_shared(
+            [releases.rows(name)[order] for name in _STEADY], tuple(places[n] for n in _VARYING)
+        )
+        inserted = self._insert_rows([series, t, shared, *(column[order] for column in stored)])
+        if inserted < len(releases):
+            self._compare(releases, order, series)
+        return inserted
+
+    def _widen(self, width: int) -> None:
+        for k in range(self._width + 1, width + 1):
+            self._execute(f"ALTER TABLE release_rows ADD COLUMN n{k} REAL")
+        self._run("DROP VIEW rollup; DROP VIEW latest; DROP VIEW releases;" + _views(width))
+        self._execute("UPDATE meta SET value = ? WHERE name = 'width'", (width,))
+        self._width = width
+
+    def _ids_of_series(self, releases: Releases) -> IntArray:
+        """The number of each key's series."""
+        (name,) = releases.names
+        for key in releases.keys:
+            if (key, name) not in self._series_ids:
+                self._series_ids[key, name] = self._numbered(
+                    "INSERT INTO series(key, name) VALUES (?, ?)", (key_shown(key), name)
+                )
+        return np.array([self._series_ids[key, name] for key in releases.keys])
+
+    def _ids_of_shared(self, steady: list[FloatArray], places: tuple[int | None, ...]) -> IntArray:
+        """For each row the number of what it shares with others."""
+        changes = np.zeros(len(steady[0]), bool)
+        changes[:1] = True
+        for column in steady:
+            bits = column.view(np.uint64)
+            changes[1:] |= bits[1:] != bits[:-1]
+        starts = np.flatnonzero(changes)
+        ids = []
+        for numbers in zip(*(_plain(column[starts]) for column in steady), strict=True):
+            found = (*numbers, *places)
+            if found not in self._shared_ids:
+                self._shared_ids[found] = self._numbered(
+                    f"INSERT INTO shared({', '.join(_SHARED)}) "  # noqa: S608
+                    f"VALUES ({', '.join('?' * len(found))})",
+                    found,
+                )
+            ids.append(self._shared_ids[found])
+        return np.repeat(np.array(ids), np.diff(starts, append=len(changes)))
+
+    def _numbered(self, statement: str, values: Sequence[Any]) -> int:
+        number = self._execute(statement, values).lastrowid
+        assert number is not None
+        return number
+
+    def _insert_rows(self, columns: list[NDArray[Any]]) -> int:
+        before = self._connection.total_changes
+        width, count = len(columns), len(columns[0])
+        flat: list[Any] = [None] * (width * count)
+        for index, column in enumerate(columns):
+            flat[index::width] = column.tolist()  # SQLite takes NaN for NULL
+        names = ["series_id", "t", "shared_id", *(f"n{k}" for k in range(1, width - 2))]
+        row = f"({','.join('?' * width)})"
+        for first in range(0, count, _ROWS):
+            rows = min(_ROWS, count - first)
+            self._execute(
+                f"INSERT OR IGNORE INTO release_rows({','.join(names)}) "  # noqa: S608
+                f"VALUES {','.join([row] * rows)}",
+                flat[width * first : width * (first + rows)],
+            )
+        return self._connection.total_changes - before
+
+    def _compare(self, releases: Releases, order: IntArray, series: IntArray) -> None:
+        """Refuse a value other than the one that is there."""
+        starts = np.flatnonzero(np.diff(series, prepend=-1)).tolist()
+        for first, last in zip(starts, [*starts[1:], len(series)], strict=True):
+            rows = order[first:last]
+            key, t = releases.keys[releases.key_of[rows[0]]], releases.t[rows]
+            found = {
+                row[0]: row[1:]
+                for row in self._execute(
+                    f"SELECT t, {', '.join(NUMBERS)} FROM releases "  # noqa: S608
+                    "WHERE key = ? AND name = ? AND t BETWEEN ? AND ?",
+                    (key_shown(key), releases.names[0], int(t.min()), int(t.max())),
+                )
+            }
+            numbers = zip(*(_plain(releases.rows(name)[rows]) for name in NUMBERS), strict=True)
+            for step, expected in zip(t.tolist(), numbers, strict=True):
+                if found.get(step) != expected:
+                    raise conflict(self.name, key, step)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -238,7 +345,7 @@ class SqliteSink:
                 if self._connection.in_transaction:
                     self._execute("ROLLBACK")
             # What was numbered in it is gone.
-            with contextlib.suppress(sqlite3.Error, TypeError):
+            with contextlib.suppress(sqlite3.Error, KeyError):
                 self._load()
             raise
 
@@ -246,7 +353,7 @@ class SqliteSink:
     def _failing(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, KeyError) as error:  # KeyError: a table that lacks a row
             raise OutputError(
                 f"{self.name}: expected a database that can be written, found: {error}"
             ) from error
@@ -254,107 +361,56 @@ class SqliteSink:
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 
-    def _load_again(self) -> None:
-        """Read what another connection has numbered since we last looked."""
-        version = self._execute("PRAGMA data_version").fetchone()[0]
-        if version != self._data_version:
-            self._load()
-            self._data_version = version
-
-    def _same_plan(self, table: ReleaseTable) -> None:
-        plan = (table.statistic, table.noise_law, json.dumps(table.post_processing))
-        if self._plan is None:
-            self._execute("INSERT INTO plan VALUES (1, ?, ?, ?)", plan)
-            self._plan = plan
-        elif self._plan != plan:
-            raise OutputError(
-                f"{self.name}: expected releases of {self._plan}, as it has them, found "
-                f"{plan}; name another file for another plan"
-            )
-
-    def _ids_of_keys(self, keys: tuple[Key, ...], key_of: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each key of a table that has rows; key_of is sorted."""
-        places = key_of[np.flatnonzero(np.diff(key_of, prepend=-1))].tolist()
-        new = [keys[place] for place in places if keys[place] not in self._key_ids]
-        for key in new:
-            cursor = self._execute("INSERT INTO keys(key) VALUES (?)", (key_text(key),))
-            assert cursor.lastrowid is not None
-            self._key_ids[key] = cursor.lastrowid
-        ids = np.zeros(len(keys), np.int64)
-        ids[places] = [self._key_ids[keys[place]] for place in places]
-        return ids
-
-    def _ids_of_ranges(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-        limits = [columns[name] for name in ("threshold", "clip_lower", "clipped_share")]
-        changes = np.zeros(len(limits[0]), bool)
-        changes[:1] = True
-        for column in limits:
-            bits = column.view(np.uint64)
-            changes[1:] |= bits[1:] != bits[:-1]
-        starts = np.flatnonzero(changes)
-        ids = []
-        for threshold, lower, share in zip(
-            *(column[starts].tolist() for column in limits), strict=True
-        ):
-            found = (threshold, lower, None if isnan(share) else share)
-            if found not in self._range_ids:
-                cursor = self._execute(
-                    "INSERT INTO ranges(threshold, clip_lower, clipped_share) VALUES (?, ?, ?)",
-                    found,
-                )
-                assert cursor.lastrowid is not None
-                self._range_ids[found] = cursor.lastrowid
-            ids.append(self._range_ids[found])
-        return np.repeat(np.array(ids), np.diff(starts, append=len(changes)))
-
-    def _insert(self, *columns: NDArray[Any]) -> int:
-        """Insert the rows whose (key, t) is new and return how many were."""
-        before = self._connection.total_changes
-        width, count = len(columns), len(columns[0])
-        flat: list[Any] = [None] * (width * count)
-        for place, column in enumerate(columns):
-            flat[place::width] = column.tolist()
-        whole = _insertion(width, _ROWS)
-        for first in range(0, count, _ROWS):
-            rows = min(_ROWS, count - first)
-            part = flat[width * first : width * (first + rows)]
-            self._execute(whole if rows == _ROWS else _insertion(width, rows), part)
-        return self._connection.total_changes - before
-
-    def _compare(
-        self,
-        table: ReleaseTable,
-        key_of: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        columns: dict[str, NDArray[Any]],
-    ) -> None:
-        """Refuse a value other than the one that is there."""
-        starts = np.flatnonzero(np.diff(key_of, prepend=-1)).tolist()
-        for first, last in zip(starts, [*starts[1:], len(key_of)], strict=True):
-            t = columns["t"][first:last].tolist()
-            found = {
-                row[0]: row[1:]
-                for row in self._execute(
-                    "SELECT t, sum, unit_std, threshold, clip_lower, clipped_share "
-                    "FROM release_rows JOIN ranges ON id = range_id "
-                    "WHERE key_id = ? AND t BETWEEN ? AND ?",
-                    (int(ids[first]), t[0], t[-1]),
-                )
-            }
-            names = ("sum", "unit_std", "threshold", "clip_lower", "clipped_share")
-            rows = zip(*(columns[name][first:last].tolist() for name in names), strict=True)
-            for step, (*numbers, share) in zip(t, rows, strict=True):
-                if found.get(step) != (*numbers, None if isnan(share) else share):
-                    raise conflict(self.name, table.keys[key_of[first]], step)
+    def _run(self, script: str) -> None:
+        for statement in filter(str.strip, script.split(";")):
+            self._execute(statement)
 
 
-def _insertion(width: int, rows: int) -> str:
-    row = f"({','.join('?' * width)})"
-    return f"INSERT OR IGNORE INTO release_rows VALUES {','.join([row] * rows)}"  # noqa: S608
+def _plain(column: FloatArray) -> list[float | None]:
+    """As SQL has them: what is not known is NULL."""
+    return [number if isfinite(number) else None for number in column.tolist()]
+
+
+def _places(releases: Releases) -> tuple[Mapping[str, int | None], list[FloatArray]]:
+    """Where each varying number is found, and the columns to store: see `_TABLES`."""
+    t = releases.t.astype(np.float64)
+    same: dict[str, str | None] = {}
+    distinct: dict[str, FloatArray] = {}
+    for name in _VARYING:
+        column = releases.rows(name)
+        finite = np.isfinite(column)
+        if not finite.all():
+            column = np.where(finite, column, np.nan)
+        known = {"t": t, **distinct}
+        if not finite.any():
+            same[name] = None
+        else:
+            same[name] = next((other for other in known if _equal(column, known[other])), name)
+            if same[name] == name:
+                distinct[name] = column
+    divided: dict[str, str] = {}
+    with np.errstate(all="ignore"):
+        for name, column in distinct.items():
+            for other, whole in distinct.items():
+                quick = column[0] == whole[0] / t[0]
+                if quick and other != name and other not in divided and _equal(column, whole / t):
+                    divided[name] = other
+                    break
+    stored = [name for name in distinct if name not in divided]
+    codes: dict[str | None, int | None] = {None: None, "t": 0}
+    codes |= {name: 1 + index for index, name in enumerate(stored)}
+    codes |= {name: -(1 + stored.index(other)) for name, other in divided.items()}
+    return {name: codes[same[name]] for name in _VARYING}, [distinct[name] for name in stored]
+
+
+def _equal(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two columns are the same, bit for bit."""
+    bits, others = one.view(np.uint64), other.view(np.uint64)
+    return bool(bits[0] == others[0]) and np.array_equal(bits, others)
 
 
 def latest_times(path: str | os.PathLike[str]) -> dict[Key, int]:
-    """For each key that has a release, the observation number of its latest one.
+    """For each key that has a release, the ``t`` of its latest one.
 
     Reads beside a run that writes; none where the file does not exist yet.
     """
@@ -364,7 +420,7 @@ def latest_times(path: str | os.PathLike[str]) -> dict[Key, int]:
         connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
         with contextlib.closing(connection):
             rows = connection.execute("SELECT key, t FROM latest").fetchall()
-        return {tuple(json.loads(key)): int(t) for key, t in rows}
+        return {key_from_shown(key): int(t) for key, t in rows}
     except (sqlite3.Error, ValueError):
         raise OutputError(
             f"{os.fspath(path)}: expected the releases of a durable run, found another file"

@@ -20,7 +20,7 @@ __all__ = ["Block", "FloatArray", "IntArray", "Position", "RawRows", "Source", "
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-#: A place between two rows of a source. Only the source that made it knows what is in it; for
+#: A point between two rows of a source. Only the source that made it knows what is in it; for
 #: everybody else it is JSON that can be kept, compared for equality, and given back.
 Position = Mapping[str, int]
 
@@ -189,7 +189,7 @@ class Source(ABC):
         start : Position, optional
             Of a block read before; by default the beginning.
         block_rows : int, optional
-            At most so many rows to a block; by default what the options say.
+            Most rows in a block; by default what the options say.
 
         Raises
         ------
@@ -198,7 +198,7 @@ class Source(ABC):
         """
 
     def replay(self, start: Position | None, rows: int) -> Iterator[Block]:
-        """Return again what was read behind a position, at most so many rows, without waiting.
+        """Return again up to ``rows`` rows behind a position, without waiting.
 
         Fewer come if the source has become shorter. Only a replayable source can.
 

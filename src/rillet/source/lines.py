@@ -131,10 +131,10 @@ class _RawBuffer:
     def fitting(self, most_lines: int) -> int:
         """Return how many whole lines make a run.
 
-        A run has at most so many lines and `MOST_BYTES` bytes, but at least one line, and a line
-        that is longer than `LONGEST_LINE` only in front, where its bytes do not count. So a run is
-        decided by where it starts and by the lines there, not by how they were read, and comes out
-        the same again.
+        A run has at most ``most_lines`` lines and `MOST_BYTES` bytes, but at least one line, and a
+        line that is longer than `LONGEST_LINE` only in front, where its bytes do not count. So a
+        run is decided by where it starts and by the lines there, not by how they were read, and
+        comes out the same again.
         """
         ends = self._ends[self._taken : self._taken + most_lines]
         if not ends.size:
@@ -292,8 +292,8 @@ class LineReader:
         """Yield runs of at most ``block_rows`` lines.
 
         A file gives runs of just that length, but for the last one and where lines are so long
-        that they would fill the memory; from the same place the same runs come again. A pipe gives
-        what it has, and so does the end of a file that is followed.
+        that they would fill the memory; from the same position the same runs come again. A pipe
+        gives what it has, and so does the end of a file that is followed.
 
         **Privacy.** Touches raw data. The number of lines depends on line ends alone.
         """
@@ -355,7 +355,7 @@ class LineReader:
                 rows += 1
         if self._rows_to_skip and not self.is_stopped():
             raise InputError(
-                f"{self.name}: expected {self._rows_to_skip:,} more rows before the place to "
+                f"{self.name}: expected {self._rows_to_skip:,} more rows before the position to "
                 "continue from, found the end; give the same source again from its beginning"
             )
         if rows:

@@ -40,7 +40,7 @@ from rillet.source.mqtt_link import MqttLink, RawMessage
 
 __all__ = ["MqttOptions", "MqttSource"]
 
-#: Named points around the acknowledgement to the broker, as in :mod:`rillet.durable`.
+#: Named points around the acknowledgement to the broker, as in :mod:`rillet.engine.job`.
 log = logging.getLogger("rillet.mqtt")
 
 #: The index of a topic that the template does not match; `UNDECLARED` is one that it does.
@@ -61,8 +61,8 @@ class MqttOptions(
     topic : str
         A template such as ``"meters/{meter}/reading"``.
     client_id : str
-        The fixed name of the broker's session: it keeps messages for this name while nobody is
-        connected. Two processes must not share it.
+        The fixed name of the broker's session: it keeps messages for this name while no client
+        is connected. Two processes must not share it.
     field : str, optional
         The field of a JSON payload that holds the number; None if the payload is the number.
     sequence : str, optional
@@ -74,7 +74,7 @@ class MqttOptions(
     ca_file, cert_file, key_file : str, optional
         The authority that the broker's certificate must be from; our own certificate and its key.
     block_rows : int
-        At most so many messages to a block. By default as many as the broker can have under way.
+        Most messages in a block. By default as many as the broker can have under way.
     wait : float
         Seconds to gather a block, from its first message on.
     protocol : {"3.1.1", "5"}

@@ -40,7 +40,7 @@ PATIENCE = 5.0
 POLL_SECONDS, POLL_MESSAGES = 0.1, 1000
 #: Seconds before the first attempt to reconnect, and at most before a later one.
 SHORTEST_DELAY, LONGEST_DELAY = 0.1, 10.0
-#: A connection that is lost within so many seconds is a short one, and so many are too many.
+#: A connection that is lost sooner than this is a short one; number of them in a row to give up.
 SHORT_SECONDS, MOST_SHORT = 2.0, 5
 
 #: How many messages the broker may send ahead of our acknowledgements: all that have a number.
@@ -124,7 +124,7 @@ class MqttLink:
             raise self._failed(error) from None
 
     def gather(self, most: int, seconds: float) -> list[RawMessage]:
-        """Wait for a message, and so many seconds for more of them; none if the link was stopped.
+        """Wait for a message, then ``seconds`` for more of them; none if the link was stopped.
 
         A fifth of that without a message ends the waiting too: a broker that sends no more before
         something is acknowledged would wait for us as long as we for it.
@@ -229,7 +229,7 @@ class MqttLink:
                 return
 
     def _turn(self, seconds: float, most: int) -> None:
-        """Let paho write what it has, and read what there is or comes within so many seconds."""
+        """Let paho write what it has, and read what there is or comes within ``seconds``."""
         client, sock = self._client, self._client.socket()
         if sock is None:
             return

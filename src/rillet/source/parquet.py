@@ -117,7 +117,7 @@ def _blocks(
 def _raw_parts(
     arrow: Any, file: Any, columns: list[str], wanted: Wanted, batch_rows: int, to_skip: int
 ) -> Iterator[RawRows]:
-    """Yield the rows behind the first so many, cut as the file has them."""
+    """Yield the rows behind the first ``to_skip``, cut as the file has them."""
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     first_group = 0
     while first_group < len(sizes) and sizes[first_group] <= to_skip:
@@ -134,7 +134,7 @@ def _raw_parts(
 
 
 def _recut(raw_parts: Iterator[RawRows], rows: int) -> Iterator[RawRows]:
-    """Cut rows into blocks of just so many, so that the same ones come again from any position."""
+    """Cut into blocks of exactly ``rows``, so that the same ones come again from any position."""
     raw_held = next(raw_parts, None)
     while raw_held is not None:
         while raw_held.raw_values.size < rows and (raw_more := next(raw_parts, None)) is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rillet.noise import Law
+from rillet.precision import precision
 
 __all__ = [
     "TAILS",
@@ -28,15 +29,18 @@ __all__ = [
     "lattice_probability",
 ]
 
+#: Precision of all references.
+_BITS: Final = 200
+
 Tail: TypeAlias = Callable[[mpmath.mpf], mpmath.mpf]
 
 
 def _laplace_tail(x: mpmath.mpf) -> mpmath.mpf:
-    return mpmath.exp(-x)
+    return x.context.exp(-x)
 
 
 def _gaussian_tail(x: mpmath.mpf) -> mpmath.mpf:
-    return mpmath.erfc(x / mpmath.sqrt(mpmath.mpf(2)))
+    return x.context.erfc(x / x.context.sqrt(2))
 
 
 #: ``P(|Z| > x)`` of the laws of scale 1, for ``x ≥ 0``.
@@ -44,13 +48,14 @@ TAILS: Final[dict[str, Tail]] = {"laplace": _laplace_tail, "gaussian": _gaussian
 
 
 def lattice_probability(tail: Tail, scale: float, value: int) -> mpmath.mpf:
-    """``P(round(scale·Z) = value)``, to the precision in force, also far out."""
+    """``P(round(scale·Z) = value)``, to 200 bits, also far out."""
     k = abs(int(value))
-    half = mpmath.mpf(1) / 2
-    beyond = tail((k + half) / mpmath.mpf(scale))
-    if k == 0:
-        return 1 - beyond
-    return (tail((k - half) / mpmath.mpf(scale)) - beyond) / 2
+    with precision(_BITS) as mp:
+        half = mp.mpf(1) / 2
+        beyond = tail((k + half) / mp.mpf(scale))
+        if k == 0:
+            return 1 - beyond
+        return (tail((k - half) / mp.mpf(scale)) - beyond) / 2
 
 
 def cell_edges(law: Law, scale: float, cells: int, *, smallest: float = 1e-4) -> NDArray[np.int64]:
@@ -69,18 +74,18 @@ def cell_probabilities(tail: Tail, scale: float, edges: ArrayLike) -> NDArray[np
     """Exact probabilities of the cells ``(−∞, e₁], (e₁, e₂], …, (e_n, ∞)``, each to a float."""
 
     def above(edge: int) -> mpmath.mpf:  # P(round(scale Z) > edge)
-        x = (2 * edge + 1) / (2 * mpmath.mpf(scale))
+        x = (2 * edge + 1) / (2 * mp.mpf(scale))
         return tail(x) / 2 if x >= 0 else 1 - tail(-x) / 2
 
-    with mpmath.workprec(200):
-        survival = [mpmath.mpf(1), *(above(int(e)) for e in np.asarray(edges)), mpmath.mpf(0)]
+    with precision(_BITS) as mp:
+        survival = [mp.mpf(1), *(above(int(e)) for e in np.asarray(edges)), mp.mpf(0)]
         return np.array([float(high - low) for high, low in pairwise(survival)])
 
 
 def count_cells(values: ArrayLike, edges: ArrayLike) -> NDArray[np.int64]:
     """How many values fall into each cell of :func:`cell_probabilities`."""
-    places = np.searchsorted(np.asarray(edges), np.asarray(values), side="left")
-    return np.bincount(places, minlength=np.size(edges) + 1).astype(np.int64)
+    cells = np.searchsorted(np.asarray(edges), np.asarray(values), side="left")
+    return np.bincount(cells, minlength=np.size(edges) + 1).astype(np.int64)
 
 
 def laplace_sum_tail(count: int, x: float) -> float:
@@ -90,15 +95,13 @@ def laplace_sum_tail(count: int, x: float) -> float:
     ``e^{−x}/((n−1)!·2ⁿ) Σ_k (n−1+k)!/(k!·(n−1−k)!)·x^{n−1−k}/2^k`` (a difference of two gamma
     variables); integrated term by term it gives incomplete gamma functions.
     """
-    with mpmath.workprec(200):
-        n, point = count, mpmath.mpf(x)
-        total = mpmath.mpf(0)
+    with precision(_BITS) as mp:
+        n, point = count, mp.mpf(x)
+        total = mp.mpf(0)
         for k in range(n):
-            weight = mpmath.factorial(n - 1 + k) / (mpmath.factorial(k) * mpmath.mpf(2) ** k)
+            weight = mp.factorial(n - 1 + k) / (mp.factorial(k) * mp.mpf(2) ** k)
             # Γ(m, x)/(m−1)! for whole m is e^{-x} Σ_{j<m} x^j/j!
             m = n - k
-            inner = mpmath.fsum(point**j / mpmath.factorial(j) for j in range(m))
+            inner = mp.fsum(point**j / mp.factorial(j) for j in range(m))
             total += weight * inner
-        return float(
-            2 * mpmath.exp(-point) * total / (mpmath.factorial(n - 1) * mpmath.mpf(2) ** n)
-        )
+        return float(2 * mp.exp(-point) * total / (mp.factorial(n - 1) * mp.mpf(2) ** n))

@@ -45,7 +45,7 @@ def check_source(
     key_of, sequence
         The keys and sequence numbers that it must yield; None if it was asked for none.
     make_long
-        Makes the source over so many rows, to see that memory does not grow with them.
+        Makes the source over a given number of rows, to see that memory does not grow with them.
 
     Raises
     ------
@@ -109,7 +109,7 @@ class _Probe:
                 raise self._violation(promise, f"expected other {name} from row {first:,} on")
 
     def check_rows(self, block_rows: int) -> None:
-        """One row is one observation, in blocks of at most so many; `check` takes none of them."""
+        """One row is one observation, in blocks of at most ``block_rows``; `check` takes none."""
         blocks = list(self._blocks(block_rows))
         for block in blocks:
             if not 0 < len(block) <= block_rows:

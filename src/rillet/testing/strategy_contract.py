@@ -102,9 +102,9 @@ class _LevelDraws:
     number: int
 
     def draw(self, start: int, count: int) -> IntArray:
-        places = [(self.number, index) for index in range(start, start + count)]
-        self.draws.addresses += places
-        return np.array([self.draws.chosen(*place) for place in places], np.int64)
+        addresses = [(self.number, index) for index in range(start, start + count)]
+        self.draws.addresses += addresses
+        return np.array([self.draws.chosen(*address) for address in addresses], np.int64)
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,8 @@ def _check_sensitivity(probe: _Probe, steps: int, *, linear: bool, tight: bool) 
         largest = found.l1 if strategy.law == "laplace" else found.squared_l2
         where = found.l1_witness if strategy.law == "laplace" else found.squared_l2_witness
     else:
-        largest, place = _least_shift(probe, noise, steps)
-        where = f"leaf {place}"  # type: ignore[assignment]
+        largest, worst = _least_shift(probe, noise, steps)
+        where = f"leaf {worst}"  # type: ignore[assignment]
     if largest > claimed:
         raise probe.fail(
             "sensitivity", f"claims {claimed} for steps={steps}, but {where} move by {largest}"
@@ -277,7 +277,7 @@ def _least_shift(probe: _Probe, noise: NDArray[np.float64], steps: int) -> tuple
     so the norm of Δ is a sensitivity.  For Laplace noise a linear program finds the least.
     """
     encoder = probe.matrix_of_encoder()
-    largest, place = Fraction(0), 0
+    largest, worst = Fraction(0), 0
     for leaf in range(probe.leaves):
         moved = encoder[:, leaf] * steps
         if probe.strategy.law == "laplace":
@@ -292,8 +292,8 @@ def _least_shift(probe: _Probe, noise: NDArray[np.float64], steps: int) -> tuple
         # The optimum of an integer problem of this kind; whatever is not is kept, and shows.
         exact = Fraction(round(least)) if abs(least - round(least)) < 1e-7 else Fraction(least)
         if exact > largest:
-            largest, place = exact, leaf + 1
-    return largest, place
+            largest, worst = exact, leaf + 1
+    return largest, worst
 
 
 def _check_maps(probe: _Probe, *, linear: bool, tolerance: float) -> None:

@@ -12,8 +12,9 @@ from rillet.errors import ParameterError
 from rillet.gather.grid import Grid
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Guarantee, round_up
+from rillet.statistic import Range
 from rillet.testing.violation import ContractViolation
-from rillet.threshold.base import GRID_BITS, SMALLEST_PART, Range, Threshold
+from rillet.threshold.base import GRID_BITS, SMALLEST_PART, Threshold
 from rillet.threshold.centre import grid_number, grid_point
 
 __all__ = ["check_threshold"]
@@ -64,6 +65,8 @@ def check_threshold(
         )
     if not threshold.learns and (cost.epsilon or cost.delta or cost.mu_squared):
         raise ContractViolation("its cost", threshold, f"learns nothing, but costs {cost}")
+    if threshold.look_share(2, 2):
+        _check_counts(threshold)
     for size in (*sizes, enough):
         for number, bounds in enumerate(BOUNDS):
             secret = Secret.for_tests(number % secrets).derive("contract", size)
@@ -102,6 +105,35 @@ def _hard_streams(size: int, bounds: Range) -> Iterator[tuple[str, FloatArray]]:
     yield "far beyond the bounds", np.resize([-1.7e308, 1.7e308], size)
     yield "subnormal", np.full(size, 5e-324)
     yield "mixed", np.resize([nan, middle, inf, -0.0, -inf, bounds.upper], size)
+
+
+def _check_counts(threshold: Threshold) -> None:
+    """Counts of later looks: of one size, additive, and no further apart than is charged."""
+    for bounds in BOUNDS:
+        streams = dict(_hard_streams(40, bounds))
+        raw_singles = np.unique(np.concatenate(list(streams.values())))[:, None]
+        empty = threshold.count(np.empty(0), bounds, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            exact_counts = [threshold.count(raw, bounds, None) for raw in raw_singles]
+            for name, raw_values in streams.items():
+                whole = threshold.count(raw_values.copy(), bounds, None)
+                parts = [
+                    threshold.count(part.copy(), bounds, None)
+                    for part in np.split(raw_values, [0, 1, 17])
+                ]
+                same = all(part.shape == empty.shape for part in (*parts, *exact_counts))
+                if not same or not np.array_equal(whole, np.sum(parts, axis=0)):
+                    raise ContractViolation("additive counts", threshold, f"values {name}")
+        moved = np.stack(exact_counts)[:, None] - np.stack(exact_counts)[None]
+        for law, distance in (
+            ("laplace", np.abs(moved).sum(-1).max()),
+            ("gaussian", (moved**2).sum(-1).max()),
+        ):
+            if distance > threshold.count_sensitivity(law):
+                raise ContractViolation(
+                    "its count sensitivity", threshold, f"{distance} for {law} noise"
+                )
 
 
 def _repeatable(

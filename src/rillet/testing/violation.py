@@ -6,7 +6,7 @@ __all__ = ["ContractViolation"]
 
 
 class ContractViolation(AssertionError):
-    """A strategy, a threshold or a source breaks a promise.
+    """A strategy, a threshold, a source or a sink breaks a promise.
 
     Parameters
     ----------
