@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rillet.engine import run
     from rillet.errors import (
         BudgetExceeded,
         InputError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         SignedDigitTree,
         SquareRootToeplitz,
     )
-    from rillet.stream import Stream
+    from rillet.streams import Stream, Streams
     from rillet.threshold import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
 
 __version__ = "0.1.0"
@@ -63,9 +64,11 @@ __all__ = [
     "StateError",
     "Stream",
     "StreamEnded",
+    "Streams",
     "Sum",
     "TailHistogram",
     "__version__",
+    "run",
 ]
 
 _HOMES = {
@@ -93,10 +96,12 @@ _HOMES = {
     "SmoothQuantile": "rillet.threshold",
     "SquareRootToeplitz": "rillet.strategy",
     "StateError": "rillet.errors",
-    "Stream": "rillet.stream",
+    "Stream": "rillet.streams",
     "StreamEnded": "rillet.errors",
+    "Streams": "rillet.streams",
     "Sum": "rillet.statistic",
     "TailHistogram": "rillet.threshold",
+    "run": "rillet.engine",
 }
 
 

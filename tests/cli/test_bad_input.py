@@ -168,19 +168,37 @@ def test_a_secret_serves_one_input(rillet, tmp_path, complains):
     assert grown.returncode == 0, grown.stderr
     assert grown.stdout.startswith(first.stdout)
     assert len(records(grown.stdout)) == 4
-    for changed in ([1, 2, 3, 5], [1, 2, 3]):  # a row changed, a row gone
-        csv(file, changed)
-        done = rillet("run", "in.csv", *BASELINE, "--secret", "key")
-        complains(done, 4, "--secret", "other content")
-        assert done.stdout == ""
+    csv(file, [1, 2, 3])  # a row gone: the same again
+    assert rillet("run", "in.csv", *BASELINE, "--secret", "key").stdout == first.stdout
+    csv(file, [1, 2, 3, 5])  # a row changed
+    done = rillet("run", "in.csv", *BASELINE, "--secret", "key")
+    complains(done, 4, "--secret", "other data")
+    assert done.stdout == ""
+    (tmp_path / "key.uses").write_bytes(b"damaged")
+    complains(rillet("run", "in.csv", *BASELINE, "--secret", "key"), 4, "key.uses is damaged")
 
 
-def test_a_secret_serves_standard_input_once(rillet, complains):
+def test_an_input_that_ends_within_a_chunk_says_what_is_missing(rillet, tmp_path, complains):
+    plan = ("--mechanism", "baseline", "--epsilon", "1", "--upper", "9", "--length", "9000")
+    file = csv(tmp_path / "in.csv", range(5_000))
+    first = rillet("run", "in.csv", *plan, "--secret", "key")
+    csv(file, range(4_100))
+    fewer = rillet("run", "in.csv", *plan, "--secret", "key")
+    assert fewer.stdout == "".join(first.stdout.splitlines(keepends=True)[:4_100])
+    csv(file, range(4_000))
+    ended = rillet("run", "in.csv", *plan, "--secret", "key")
+    complains(ended, 5, "last 4,000 observations")
+    assert ended.stdout == ""
+
+
+def test_a_secret_knows_standard_input_by_its_values(rillet, complains):
     first = rillet("run", "-", *BASELINE, "--secret", "key", stdin="x\n1\n")
     assert first.returncode == 0, first.stderr
     again = rillet("run", "-", *BASELINE, "--secret", "key", stdin="x\n1\n")
-    complains(again, 4, "standard input")
-    assert again.stdout == ""
+    assert again.stdout == first.stdout
+    other = rillet("run", "-", *BASELINE, "--secret", "key", stdin="x\n2\n")
+    complains(other, 4, "other data")
+    assert other.stdout == ""
 
 
 def test_published_numbers_are_not_overwritten(rillet, tmp_path, complains):

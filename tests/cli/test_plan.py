@@ -50,8 +50,8 @@ def test_the_predicted_std_times_the_threshold_is_the_streams_own(plan):
     assert len(releases) > 100
     for release in releases:
         point = point_at(plan, np.empty(0), None, release.t)
-        width = release.threshold - release.clip_lower
-        assert point.unit_noise_std * width == release.noise_std
+        width = release.clip_upper - release.clip_lower
+        assert point.unit_noise_std * width == pytest.approx(release.noise_std, rel=1e-14)
 
 
 def test_the_comparison_says_the_same_std(capsys):
@@ -61,7 +61,8 @@ def test_the_comparison_says_the_same_std(capsys):
     releases = stream.update_many(np.random.default_rng(5).exponential(30.0, 150_000))
     for point in found["paper"]["at"]:
         release = releases[point["t"] - 50_000]
-        assert point["unit_noise_std"] * release.threshold == release.noise_std
+        expected = point["unit_noise_std"] * release.clip_upper
+        assert release.noise_std == pytest.approx(expected, rel=1e-14)
 
 
 def test_the_forecast_comes_true_on_exponential_streams():
@@ -77,7 +78,7 @@ def test_the_forecast_comes_true_on_exponential_streams():
         stream = plan.open(secret=rillet.Secret.for_tests(1000 + number))
         release = stream.update_many(values)[-1]
         squares.append((release.value - values.mean()) ** 2)
-        thresholds.append(release.threshold)
+        thresholds.append(release.clip_upper)
     assert found.threshold == pytest.approx(np.mean(thresholds), rel=0.15)
     # A mean of 60 squares of noise has a relative std of about 0.2, its root of 0.1.
     assert found.last.error == pytest.approx(math.sqrt(np.mean(squares)), rel=0.3)

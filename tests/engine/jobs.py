@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.crash import PATIENCE, Kill, Leg, Report, carry_out
-from rillet.durable import DurableStreams
-from rillet.engine.config import Config, load_config
+from helpers.uses import forget_uses
+from rillet.engine import Config, load_config
+from rillet.source import DeclaredKeys, open_source
+from rillet.streams import Streams
 
 #: Keys of some plan, and two that were never declared.
 METERS = tuple(f"meter-{number:02}" for number in range(20))
@@ -130,10 +132,16 @@ class Job:
         finally:
             connection.close()
 
+    def open(self, **options: object) -> Streams:
+        """Its streams, while it does not run."""
+        config = self.config
+        keys = DeclaredKeys(config.plan.keys, config.key_columns)
+        source = open_source(config.source, keys=keys).identity
+        return config.plan.open_folder(self.state, source=source, **options)
+
     def absorbed(self) -> dict[str, int]:
         """How many observations of each key its stream has counted."""
-        config = self.config
-        with DurableStreams(self.state, config.plan, run=config.run, only_look=True) as streams:
+        with self.open(only_look=True) as streams:
             counts = {key[0]: streams.t(key) for key in streams.keys}
             assert streams.observations == sum(counts.values())
         return counts
@@ -155,7 +163,9 @@ class FileJob(Job):
         source = f"path = '{given.path}'\ncolumn = 'kwh'\nblock_rows = 100\n"
         source += f"follow = {str(follow).lower()}"
         super().__init__(folder, PLANS[plan], METERS, source, forked=forked)
-        self.given, self._secret = given, secret
+        # A copy: to the guard against reuse these are secrets of different jobs.
+        self.given, self._secret = given, folder / "secret"
+        shutil.copy(secret, self._secret)
 
     def leg(self, kill: Kill | None = None, *options: str) -> Leg:
         """With the secret until there is a state, which has its own from then on."""
@@ -271,8 +281,8 @@ class BrokerJob(Job):
 
     def begin(self, secret: object) -> None:
         """Make state and session, so that two runs have the same secret and the same messages."""
-        config = self.config
-        DurableStreams(self.state, config.plan, secret=secret, run=config.run).close()
+        forget_uses()  # Each as in a process of its own: a secret serves one state.
+        self.open(secret=secret).close()
         subscribe(self._address, f"{self._topic}/+", self._client)
 
     def latest(self) -> dict[str, int]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rillet.cli import main
-from rillet.engine.config import Config, load_config, read_keys
+from rillet.engine import Config, load_config
+from rillet.engine.config import read_keys
 from rillet.errors import InputError, ParameterError
 
 WHOLE = """
@@ -133,8 +134,7 @@ def test_every_table(tmp_path):
     assert [sink["kind"] for sink in config.sinks] == ["jsonl", "sqlite", "stdout"]
     assert config.sinks[0]["fsync"] is True
     assert (config.log_format, config.log_level) == ("json", "warning")
-    assert config.metrics == "127.0.0.1:9464"
-    assert config.run == "readings.csv:kwh"
+    assert config.metrics == ("127.0.0.1", 9464)
 
 
 def test_paths_are_seen_from_the_configuration(tmp_path, monkeypatch):
@@ -215,8 +215,8 @@ MISTAKES = {
     "no source": (None, "[plan]\nepsilon = 1.0\nupper = 1.0\n", "[source]"),
     "unknown table": ("[state]", "[stat]", "stat"),
     "a table that is none": ("[state]\nfolder", "[log]\n[other]\nfolder", "other"),
-    "plan is a number": (None, "plan = 1\n[source]\npath = 'x'", "[plan]"),
-    "sink is a table": ("[[sink]]", "[sink]", "[[sink]]"),
+    "plan is a number": (None, "plan = 1\n[source]\npath = 'x'", "plan: expected a table"),
+    "sink is a table": ("[[sink]]", "[sink]", "sink: expected a list"),
     "unknown name of the plan": ("lag = 0", "lagg = 0", "lagg"),
     "wrong number": ("epsilon = 1.0", "epsilon = -1.0", "epsilon"),
     "text for a number": ("epsilon = 1.0", 'epsilon = "one"', "epsilon"),
@@ -231,7 +231,7 @@ MISTAKES = {
     "unknown name of the keys": ("columns", "column", "keys"),
     "columns are no list": ('["meter"]', '"meter"', "keys.columns"),
     "two parts, one column": ('["m1", "m2"]', '[["m1", "x"]]', "key_columns"),
-    "values and a file": ("[source]", 'file = "f"\n[source]', "values or a file"),
+    "values and a file": ("[source]", 'file = "f"\n[source]', "found 'both'"),
     "no values": ('values = ["m1", "m2"]', "", "keys"),
     "values are text": ('["m1", "m2"]', '"m1"', "keys.values"),
     "a key that is no key": ('["m1", "m2"]', "[1.5]", "keys"),
@@ -364,7 +364,7 @@ def test_check_finds_what_is_wrong_with_a_state(job):
             assert word in said.splitlines()[-1]
         assert files(job.folder) == before
 
-    found("expected the plan", text=SMALL.replace("epsilon = 1.0", "epsilon = 2.0"))
+    found("another plan", text=SMALL.replace("epsilon = 1.0", "epsilon = 2.0"))
     (job.folder / "readings.csv").write_text("meter,kwh\nm1,1\nm2,2\nm3,3\nm1,5\n")
     found("is not what was absorbed")
     (job.folder / "readings.csv").write_text("meter,kwh\nm1,1\nm2,2\nm3,3\nm1,4\n")

@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rillet.errors import InputError, OutputError, ParameterError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rillet.options import Option
     from rillet.plan import Plan
-
-Parsed = TypeVar("Parsed")
-
-MECHANISMS = ("auto", "paper", "baseline")
 
 #: Width of tables where there is no terminal to ask.
 PLAIN_WIDTH = 100
@@ -80,13 +79,7 @@ def number(text: str) -> float:
     >>> number("2^-20") == 2.0**-20
     True
     """
-    base, power, exponent = text.replace("**", "^").partition("^")
-    try:
-        return float(float(base) ** float(exponent)) if power else float(base)
-    except (ValueError, OverflowError, ZeroDivisionError, TypeError):
-        raise argparse.ArgumentTypeError(
-            f"expected a number such as 0.5, 1e-6 or 2^-20, found {text!r}"
-        ) from None
+    return float(_typed(text, float, "a number such as 0.5, 1e-6 or 2^-20"))
 
 
 def whole(text: str) -> int:
@@ -97,32 +90,20 @@ def whole(text: str) -> int:
     >>> whole("1e6"), whole("150_000")
     (1000000, 150000)
     """
+    return int(_typed(text, int, "a whole number such as 150000, 150_000 or 1e6"))
+
+
+def _typed(text: str, kind: type, expected: str) -> Any:
+    from rillet.options import Option
+
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = number(text)
-        if value == int(value):
-            return int(value)
-    except (argparse.ArgumentTypeError, OverflowError, ValueError):
-        pass
-    raise argparse.ArgumentTypeError(
-        f"expected a whole number such as 150000, 150_000 or 1e6, found {text!r}"
-    )
-
-
-def or_word(parse: Callable[[str], Parsed], word: str, value: Any) -> Callable[[str], Parsed | Any]:
-    """Let a parser of numbers take a word as well, such as ``none`` or ``auto``."""
-
-    def parse_or_word(text: str) -> Parsed | Any:
-        return value if text.lower() == word else parse(text)
-
-    return parse_or_word
+        return Option("", kind, None).convert(text, texts=True)
+    except ParameterError:
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}") from None
 
 
 def show(value: float, digits: int = 4) -> str:
-    """A number for a person: so many significant digits, no exponent where none is needed.
+    """A number for a person: ``digits`` significant digits, no exponent where none is needed.
 
     Examples
     --------
@@ -145,8 +126,20 @@ def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+#: Whether notes are JSON lines, beside logs that are.
+_NOTES = {"json": False}
+
+
+def json_notes(*, wanted: bool = True) -> None:
+    """Write what goes to standard error as JSON lines, or as plain text."""
+    _NOTES["json"] = wanted
+
+
 def note(text: str) -> None:
     """A line on standard error: what a person wants to know and a program must not read."""
+    if _NOTES["json"]:
+        fields = {"time": round(time.time(), 3), "level": "info", "part": "rillet", "message": text}
+        text = json.dumps(fields)
     sys.stdout.flush()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
@@ -154,11 +147,11 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """A line on standard error under rillet's name."""
-    note(f"rillet: {text}")
+    note(text if _NOTES["json"] else f"rillet: {text}")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Rich's console, with a width that does not depend on who looks where nobody does."""
+    """Rich's console, with a fixed width when not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -190,105 +183,81 @@ def write_text(path: str, text: str) -> None:
 
 
 def add_plan_options(
-    parser: argparse.ArgumentParser, *, extra_mechanism: str = "", meaning: str = ""
+    parser: argparse.ArgumentParser,
+    *,
+    extra_mechanism: str = "",
+    meaning: str = "",
+    keyed: bool = True,
 ) -> None:
-    """The options that make a plan; names and meaning as in :class:`rillet.Plan`."""
+    """The options that make a plan, as :class:`rillet.Plan` declares them; of many keys too."""
+    from rillet.plan import MECHANISMS
+
     group = parser.add_argument_group("promise and public facts")
-    group.add_argument(
-        "--epsilon", type=number, metavar="E", help="the promise ε for each observation"
-    )
-    group.add_argument(
-        "--delta",
-        type=number,
-        metavar="D",
-        help="the promise δ, for instance 2^-20; 0 (default) rules out learned thresholds that "
-        "need it",
-    )
-    group.add_argument(
-        "--upper",
-        type=or_word(number, "none", None),
-        metavar="B",
-        help="a public bound that no value should exceed; values beyond are clipped to it",
-    )
-    group.add_argument(
-        "--lower",
-        type=number,
-        metavar="A",
-        help="a public lower bound (default 0); values below, and what is no number, count as A",
-    )
-    group.add_argument(
-        "--length",
-        type=or_word(whole, "none", None),
-        metavar="N",
-        help="number of observations, which the noise is scaled for; none (default): no end known",
-    )
-    group.add_argument(
-        "--every", type=whole, metavar="C", help="release each C observations (default 1)"
-    )
-    group.add_argument(
-        "--lag",
-        type=or_word(whole, "auto", "auto"),
-        metavar="M",
-        help="observations that teach the threshold before the first release (default auto)",
-    )
     group.add_argument(
         "--mechanism",
         choices=[*MECHANISMS, *filter(None, [extra_mechanism])],
         help="auto (default): the most accurate known; paper: Perrier, Asghar, Kaafar (NDSS 2019); "
         "baseline: the plain binary tree at the bound" + f"; {meaning}" * bool(meaning),
     )
-    group.add_argument(
-        "--statistic", choices=("mean", "sum"), help="what a release reports as its value"
-    )
-    group.add_argument(
-        "--backfill",
-        action="store_true",
-        default=None,
-        help="also release the first M observations, once the threshold is known",
-    )
+    for option in _plan_options():
+        if option.name == "shared_threshold" and not keyed:
+            continue
+        flag = f"--{option.name.replace('_', '-')}"
+        if option.type is bool:
+            group.add_argument(flag, action="store_true", default=None, help=option.about)
+            continue
+        help_text = option.about
+        if option.kinds is not None:
+            help_text += f": {', '.join(option.kinds.own)}; with options as KIND:NAME=VALUE,…"
+        default = "none" if option.name == "length" else option.default
+        if isinstance(default, str | int | float):
+            help_text += f" (default {default})"
+        group.add_argument(
+            flag,
+            type=_reader(option),
+            metavar=option.metavar or "KIND",
+            help=help_text.replace("%", "%%"),
+        )
 
 
-PLAN_OPTIONS = [
-    "epsilon",
-    "delta",
-    "upper",
-    "lower",
-    "length",
-    "every",
-    "lag",
-    "mechanism",
-    "statistic",
-    "backfill",
-]
+def _plan_options() -> list[Option]:
+    """All but the keys, which the command line takes from a file."""
+    from rillet.options import options_of
+    from rillet.plan import Plan
+
+    return [option for name, option in options_of(Plan).items() if name != "keys"]
 
 
-def plan_from(args: argparse.Namespace, mechanism: str | None = None) -> Plan:
+def _reader(option: Option) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = option.convert(text, texts=True)
+        except ParameterError as error:
+            inner = error.parameter.removeprefix(option.name).removeprefix(".")
+            raise argparse.ArgumentTypeError(
+                f"{inner}: " * bool(inner) + f"expected {error.expected}, found {text!r}"
+            ) from None
+        return "none" if value is None else value
+
+    return read
+
+
+def given_plan_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of :func:`add_plan_options` that were given."""
+    names = ["mechanism", *(option.name for option in _plan_options())]
+    return {name: given for name in names if (given := getattr(args, name, None)) is not None}
+
+
+def plan_from(
+    args: argparse.Namespace, mechanism: str | None = None, keys: Sequence[Any] = ()
+) -> Plan:
     """The plan that the options of :func:`add_plan_options` describe."""
     from rillet.plan import Plan
-    from rillet.statistic import STATISTICS
 
-    mechanism = mechanism or args.mechanism or "auto"
-    given = {name: getattr(args, name) for name in PLAN_OPTIONS if name != "mechanism"}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in ("epsilon", "upper"):
-        if name not in given:
-            raise ParameterError(name, "a number", None, hint="it has no default")
-    given.setdefault("length", None)
-    if "statistic" in given:
-        given["statistic"] = STATISTICS[given["statistic"]]()
-    if mechanism == "auto":
-        return Plan(**given)
-    if mechanism == "paper":
-        return Plan.paper(**{"delta": 0.0, **given})
-    if given.pop("lag", 0) not in (0, "auto"):
-        raise ParameterError(
-            "lag", "none with --mechanism baseline, which learns nothing", args.lag
-        )
-    if given.pop("backfill", False):
-        raise ParameterError(
-            "backfill", "a mechanism that learns first", "baseline", "it releases from the start"
-        )
-    return Plan.baseline(**given)
+    given = given_plan_options(args)
+    return Plan.from_table(
+        {**given, "mechanism": mechanism or given.get("mechanism", "auto"), "keys": keys}
+    )
 
 
 def load_plan(path: str) -> Plan:

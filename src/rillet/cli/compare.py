@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any
 from rillet.cli.common import plan_from, show
 from rillet.cli.forecast import Candidate, Forecast, Guess, chosen_times, forecast
 from rillet.errors import ParameterError
-from rillet.plan import Plan
+from rillet.plan import Plan, options_for
+from rillet.threshold import SmoothQuantile
 
 __all__ = ["Comparison", "compare"]
 
@@ -101,8 +103,11 @@ class Comparison:
 
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
-    guess, scale = _scale(args)
-    candidates, impossible = _candidates(args, scale)
+    guess = _guess(args)
+    baseline = Candidate("baseline", LABELS["baseline"], _plan(args, "baseline"))
+    bounds = baseline.plan.bounds
+    scale = None if guess is None else guess.scale(bounds.lower, bounds.upper)
+    candidates, impossible = _candidates(args, baseline, scale)
     times = chosen_times([candidate.plan for candidate in candidates], args.at)
     typical_from = max(candidate.first_release for candidate in candidates)
     forecasts = tuple(forecast(each, scale, times, typical_from) for each in candidates)
@@ -124,27 +129,31 @@ def compare(args: argparse.Namespace) -> Comparison:
     )
 
 
-def _scale(args: argparse.Namespace) -> tuple[Guess | None, float | None]:
+def _guess(args: argparse.Namespace) -> Guess | None:
     if args.typical is not None and args.guess is not None:
         raise ParameterError("guess", "either --guess or --typical", "both")
     if args.typical is None and args.guess is None:
         if args.mechanism == "tuned":
             raise ParameterError("guess", "a guess to tune to", None, "give --typical or --guess")
-        return None, None
-    guess = Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
-    if args.upper is None:
-        return guess, None
-    return guess, guess.scale(args.lower or 0.0, args.upper)
+        return None
+    return Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
+
+
+def _plan(args: argparse.Namespace, mechanism: str) -> Plan:
+    """The plan of a mechanism, without the options that are meant for another one."""
+    leave = {"lag"} if mechanism == "baseline" else set()
+    if args.mechanism not in (mechanism, "tuned"):
+        leave |= options_for("auto").keys() - options_for(mechanism).keys()
+    return plan_from(argparse.Namespace(**{**vars(args), **dict.fromkeys(leave)}), mechanism)
 
 
 def _candidates(
-    args: argparse.Namespace, scale: float | None
+    args: argparse.Namespace, baseline: Candidate, scale: float | None
 ) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
     """The plain tree first, then what else can be made of these numbers."""
-    baseline = argparse.Namespace(**{**vars(args), "lag": None, "backfill": None})
-    candidates = [Candidate("baseline", LABELS["baseline"], plan_from(baseline, "baseline"))]
+    candidates = [baseline]
     if args.delta:  # Without it smooth sensitivity, and so the paper's mechanism, does not exist.
-        candidates.append(Candidate("paper", LABELS["paper"], plan_from(args, "paper")))
+        candidates.append(Candidate("paper", LABELS["paper"], _plan(args, "paper")))
         # Tuning takes longer than all the rest, so it is for those who ask.
         if args.mechanism == "tuned":
             assert scale is not None  # it was asked for above
@@ -152,10 +161,10 @@ def _candidates(
                 Candidate("tuned", LABELS["tuned"], _tuned(candidates[-1].plan, scale))
             )
     elif args.mechanism in ("paper", "tuned"):
-        plan_from(args, "paper")  # Says what is missing.
+        _plan(args, "paper")  # Says what is missing.
     impossible: tuple[str, ...] = ()
     try:
-        chosen = plan_from(args, "auto")
+        chosen = _plan(args, "auto")
     except ParameterError as error:
         if args.mechanism == "auto":
             raise
@@ -175,7 +184,8 @@ def _tuned(plan: Plan, scale: float) -> Plan:
         raise ParameterError("length", "a known length, if parameters are to be tuned", None)
     if lag > _LONGEST_TUNED:
         raise ParameterError("lag", f"at most {_LONGEST_TUNED:,} for tuning", lag)
-    setting = Setting(plan.epsilon, plan.delta, plan.upper, length, lag, lower=plan.lower)
+    bounds = plan.bounds
+    setting = Setting(plan.epsilon, plan.delta, bounds.upper, length, lag, lower=bounds.lower)
     found = optimise(setting, public_guess=scale)
     if not found.gain:
         raise ParameterError(
@@ -185,22 +195,13 @@ def _tuned(plan: Plan, scale: float) -> Plan:
             "use baseline, or a longer lag",
         )
     local = found.parameters
-    return Plan.paper(
-        epsilon=plan.epsilon,
-        delta=plan.delta,
-        lower=plan.lower,
-        upper=plan.upper,
-        length=plan.length,
-        every=plan.every,
-        lag=lag,
-        statistic=plan.statistic,
-        backfill=plan.backfill,
+    threshold = SmoothQuantile(
         quantile=local.quantile,
         rank_factor=local.rank_factor,
         multiplier=local.multiplier,
-        threshold_share=local.threshold_share,
         beta_lt=local.shares.low,
     )
+    return dataclasses.replace(plan, threshold=threshold, threshold_share=local.threshold_share)
 
 
 def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[int, tuple[str, ...]]:
@@ -222,7 +223,7 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
         index
         for index, each in enumerate(forecasts)
         if not each.candidate.plan.layout.lag
-        or any(found < each.candidate.plan.upper for found in each.thresholds)
+        or any(found < each.candidate.plan.bounds.upper for found in each.thresholds)
     ]
     best = min(useful, key=lambda index: errors[index] or 0.0)
     if best == 0:

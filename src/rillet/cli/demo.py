@@ -259,7 +259,7 @@ def _standing(race: Race) -> RenderableType:
             table.add_row(label, "learning", f"{left:,} to go", "", "")
             continue
         latest = releases[-1]
-        low, high = latest.interval(0.95)
+        low, high = latest.noise_interval(0.95)
         error = latest.value - truth
         table.add_row(
             label,
@@ -356,7 +356,7 @@ def _result_table(race: Race) -> RenderableType:
         table.add_row(
             runner.label,
             f"{int(t[0]):,}",
-            f"${float(np.asarray(releases.threshold)[-1]):,.2f}",
+            f"${float(np.asarray(releases.clip_upper)[-1]):,.2f}",
             f"${abs(float(errors[-1])):,.4f}",
             f"${later:,.4f}",
             f"${_rmse(errors):,.4f}",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rillet.errors import ParameterError
 from rillet.noise import Secret
 from rillet.plan import Plan
+from rillet.statistic import Totals
 
 __all__ = ["Candidate", "Forecast", "Guess", "Point", "chosen_times", "forecast"]
 
@@ -27,7 +28,7 @@ FloatArray = NDArray[np.float64]
 
 #: Rehearsals of the learning; their mean square is the forecast.
 REHEARSALS = 5
-#: A longer lag is rehearsed with so many: more change the threshold by little, and take long.
+#: A longer lag is rehearsed with this many: more change the threshold little, and take long.
 LONGEST_REHEARSAL = 1 << 17
 #: Where the end is not known, forecasts stop here.
 _HORIZON = 10_000_000
@@ -187,8 +188,8 @@ def expected_widths(plan: Plan, scale: float | None, rehearsals: int = REHEARSAL
     for number in range(rehearsals):
         stream = plan.open(secret=Secret.for_tests(number))
         stream.update_many(made_up)
-        release = stream.release()
-        learned.append(release.threshold - release.clip_lower)
+        release = stream.latest()
+        learned.append(release.clip_upper - release.clip_lower)
     return np.array(learned)
 
 
@@ -200,7 +201,7 @@ def point_at(plan: Plan, widths: FloatArray, scale: float | None, t: int) -> Poi
     noise = unit * _root_mean_square(widths)
     if scale is None:  # A declared range: nothing is clipped that the bound allows.
         return Point(t, unit, noise, None, noise)
-    clipped = _clipping(plan, widths, scale) * (1 if plan.statistic.name == "mean" else t)
+    clipped = float(_clipping(plan, widths, scale, t))
     return Point(t, unit, noise, clipped, math.hypot(noise, clipped))
 
 
@@ -222,25 +223,22 @@ def _errors(
     plan: Plan, widths: FloatArray, scale: float | None, times: NDArray[np.int64]
 ) -> FloatArray:
     """Expected error at many times: what :func:`point_at` gives, at once."""
-    layout = plan.layout
-    leaves = np.array([layout.complete_leaves(t) if t > layout.lag else 0 for t in times.tolist()])
-    unit = np.full(len(times), math.sqrt(layout.opening_unit_variance))
-    if layout.main is not None and leaves.any():
-        unit[leaves > 0] = layout.unit_std(leaves[leaves > 0])
-    clipped = np.zeros(len(times))
-    if scale is not None:
-        clipped += _clipping(plan, widths, scale)
-    if plan.statistic.name == "mean":
-        unit /= times
-    else:
-        clipped *= times
-    return np.hypot(unit * _root_mean_square(widths), clipped)
+    noise: FloatArray = plan.unit_noise_std(times) * _root_mean_square(widths)
+    return noise if scale is None else np.hypot(noise, _clipping(plan, widths, scale, times))
 
 
-def _clipping(plan: Plan, widths: FloatArray, scale: float) -> float:
-    """Mean excess above the range of min(lower + exponential, upper), over the rehearsals."""
-    whole = plan.upper - plan.lower
-    return _root_mean_square(scale * (np.exp(-widths / scale) - math.exp(-whole / scale)))
+def _clipping(plan: Plan, widths: FloatArray, scale: float, t: Any) -> Any:
+    """How far clipping brings the statistic's first number down at ``t``, over the rehearsals.
+
+    From the mean excess of min(lower + exponential, upper) above the range, times ``t``.
+    """
+    if not plan.statistic.clips:
+        return t * 0.0
+    whole = plan.bounds.width
+    each = _root_mean_square(scale * (np.exp(-widths / scale) - math.exp(-whole / scale)))
+    nothing = (0.0,) * plan.statistic.width
+    totals = Totals(t, (each * t, *nothing[1:]), lambda: nothing, nothing)
+    return plan.statistic.numbers(totals)["value"]()
 
 
 def _root_mean_square(values: FloatArray) -> float:

@@ -69,7 +69,7 @@ def _load(path: str) -> Charges:
     text = read_text(path, expected)
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     kind = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(kind, str) and kind.startswith("rillet-plan"):

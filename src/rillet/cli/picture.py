@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 
 #: More points than this to a line show nothing more, and make files large.
 _POINTS = 3000
-#: Releases jump: so many can still be followed by eye.
+#: Releases jump: this many points can still be followed by eye.
 _LINE_POINTS = 500
 #: A shorter learning phase, as a share of the whole, has no room for words.
 _ROOM_FOR_WORDS = 0.25
@@ -77,10 +77,10 @@ def _average_panel(axis: Any, track: Track, unit: str) -> None:
     releases = track.releases
     chosen = _thin(len(releases), _LINE_POINTS)
     t = releases.t[chosen]
-    low, high = (bound[chosen] for bound in releases.interval(0.95))
+    low, high = (bound[chosen] for bound in releases.noise_interval(0.95))
     axis.fill_between(t, low, high, color=track.colour, alpha=0.25, linewidth=0)
     axis.plot(t, releases.value[chosen], color=track.colour, linewidth=1.0)
-    first, clip = int(releases.t[0]), float(releases.threshold[-1])
+    first, clip = int(releases.t[0]), float(releases.clip_upper[-1])
     title = f"{track.label}: noise for values up to {clip:,.0f}"
     if first > 1:
         title += f", learned from the first {first:,}"
@@ -160,7 +160,7 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         "" if comparison.scale is None else f", exponential tail of scale {comparison.scale:.4g}"
     )
     axis.set_title(
-        f"ε = {plan.epsilon:g}, δ = {plan.delta:.2g}, values up to {plan.upper:g}{guess}",
+        f"ε = {plan.epsilon:g}, δ = {plan.delta:.2g}, values up to {plan.bounds.upper:g}{guess}",
         loc="left",
         fontsize=11,
     )
@@ -212,7 +212,7 @@ def _label_end(axis: Any, x: float, y: float, label: str, colour: str) -> None:
 
 
 def _thin(length: int, points: int) -> NDArray[np.int64]:
-    """Places of at most so many evenly chosen points, the last among them."""
+    """Indices of at most ``points`` evenly spaced points, the last among them."""
     return np.unique(np.linspace(0, length - 1, min(length, points)).astype(np.int64))
 
 
@@ -229,7 +229,7 @@ def _view(tracks: Sequence[Track], truth: FloatArray) -> float:
     for track in tracks:
         later = track.releases.t >= len(truth) // 2
         if later.any():
-            low, high = track.releases.interval(0.95)
+            low, high = track.releases.noise_interval(0.95)
             reach = max(reach, float(np.median((high - low)[later])))
     return max(1.1 * reach, 0.01 * abs(float(truth[-1])), 1e-9)
 

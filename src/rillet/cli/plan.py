@@ -69,6 +69,7 @@ def add_parser(subparsers: Any) -> None:
         parser,
         extra_mechanism="tuned",
         meaning="tuned: the paper's, with its parameters fitted to the guess",
+        keyed=False,
     )
     group = parser.add_argument_group("public guess at the scale of values")
     group.add_argument(
@@ -135,7 +136,8 @@ def _print(comparison: Comparison) -> None:
     length = "no end known" if plan.length is None else f"{plan.length:,} observations"
     cadence = "a release at each" if plan.every == 1 else f"a release each {plan.every:,}"
     say(f"Promise  {plan.guarantee}")
-    say(f"Facts    values from {plan.lower:g} to {plan.upper:g}, {length}, {cadence}")
+    values = f"values from {plan.bounds.lower:g} to {plan.bounds.upper:g}, "
+    say(f"Facts    {values * plan.statistic.clips}{length}, {cadence}")
     if comparison.guess is None or comparison.scale is None:
         say("Guess    none: give --typical or --guess to see thresholds, clipping and errors")
     else:

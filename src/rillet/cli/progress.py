@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from rillet.cli.common import console, note
+from rillet.cli.common import console, warn
 
 if TYPE_CHECKING:
+    from rillet.engine import Summary
     from rillet.plan import Plan
 
-#: A function of (observations, releases, fraction of the source or None).
-Show: TypeAlias = Callable[[int, int, "float | None"], None]
+Show: TypeAlias = Callable[["Summary"], None]
 
 #: Seconds between two lines of progress where there is no terminal.
 PLAIN_SECONDS = 2.0
@@ -26,13 +26,13 @@ PLAIN_SECONDS = 2.0
 
 @contextmanager
 def progress(args: argparse.Namespace, plan: Plan) -> Iterator[Show]:
-    """Yield a function that shows how far we are."""
+    """Yield a function that shows how far a job is."""
     on_terminal = sys.stderr.isatty()
     wanted = args.progress
     if wanted is None:  # Records on the same terminal would run through the bar.
         wanted = on_terminal and not (args.out in (None, "-") and sys.stdout.isatty())
     if args.quiet or not wanted:
-        yield lambda *_: None
+        yield lambda _: None
     elif on_terminal:
         with _bar(plan) as show:
             yield show
@@ -52,35 +52,36 @@ def _bar(plan: Plan) -> Iterator[Show]:
         TextColumn("{task.fields[released]:>14,} releases"),
         TimeElapsedColumn(),
     )
-    begun = time.perf_counter()
     with Progress(*columns, console=console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None, rows=0, rate=0.0, released=0)
 
-        def show(rows: int, released: int, fraction: float | None) -> None:
+        def show(now: Summary) -> None:
             bar.update(
                 task,
-                description="releasing" if released or not plan.layout.lag else "learning",
-                total=None if fraction is None else 1.0,
-                completed=0.0 if fraction is None else fraction,
-                rows=rows,
-                rate=rows / (time.perf_counter() - begun),
-                released=released,
+                description="releasing" if now.releases or not plan.layout.lag else "learning",
+                total=None if now.fraction is None else 1.0,
+                completed=now.fraction or 0.0,
+                rows=now.observations,
+                rate=_rate(now),
+                released=now.releases,
             )
 
         yield show
 
 
 def _lines() -> Show:
-    begun = time.perf_counter()
-    shown = begun
+    shown = time.perf_counter()
 
-    def show(rows: int, released: int, fraction: float | None) -> None:
+    def show(now: Summary) -> None:
         nonlocal shown
-        now = time.perf_counter()
-        if now - shown >= PLAIN_SECONDS:
-            shown = now
-            share = "" if fraction is None else f", {fraction:.0%} of the input"
-            rate = rows / (now - begun)
-            note(f"rillet: {rows:,} rows, {released:,} releases, {rate:,.0f} rows/s{share}")
+        if time.perf_counter() - shown >= PLAIN_SECONDS and now.last_block:
+            shown = time.perf_counter()
+            share = "" if now.fraction is None else f", {now.fraction:.0%} of the input"
+            counts = f"{now.observations:,} rows, {now.releases:,} releases"
+            warn(f"{counts}, {_rate(now):,.0f} rows/s{share}")
 
     return show
+
+
+def _rate(now: Summary) -> float:
+    return (now.observations - now.before) / max(now.seconds, 1e-9)

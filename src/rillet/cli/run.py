@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rillet.cli.common import (
-    PLAN_OPTIONS,
     add_command,
     add_plan_options,
     examples,
+    given_plan_options,
+    json_notes,
     load_plan,
-    note,
-    plan_from,
     say,
     warn,
     write_text,
 )
 from rillet.cli.progress import progress
-from rillet.errors import InputError, ParameterError, StreamEnded
+from rillet.errors import ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from rillet.engine import Config, Summary
+    from rillet.plan import Plan
 
-    from rillet.engine.config import Config
-    from rillet.engine.job import Job, Streams
-    from rillet.source import Block
-
-_DELIMITERS = {None: ",", "tab": "\t", "\\t": "\t"}
+_TAB, _TABS = "\t", ("tab", "\\t")
 #: Options that a configuration has instead.
 _INSTEAD = (
-    *PLAN_OPTIONS,
     *("plan", "column", "format", "delimiter", "key_column", "keys", "sequence", "follow"),
-    *("state", "key_file", "out"),
+    *("state", "key_file", "out", "existing"),
 )
 
 
@@ -105,9 +98,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="check everything, release and spend nothing"
     )
-    parser.add_argument(
-        "--column", metavar="C", help="column or field with the values (1.5, not 1,5)"
-    )
+    parser.add_argument("--column", metavar="C", help="the column or field with the values")
     parser.add_argument(
         "--key-column",
         action="append",
@@ -170,7 +161,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--existing",
         choices=("refuse", "append", "replace"),
-        default="refuse",
         help="what to do if that file has something in it (default refuse); a durable run goes on",
     )
     group.add_argument("--ledger", metavar="FILE", help="also write what is charged, as JSON")
@@ -191,174 +181,116 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
-    from rillet.engine import service
+    """Run the command."""
+    from rillet import engine
 
     config = _config(args)
+    if config.log_format == "json":
+        json_notes()
     if args.check:
-        return service.check(config, restored=args.restored, say=say)
-    with service.opened(config, args) as (streams, blocks, sinks):
-        if args.ledger is not None:  # Before the first draw: what the whole plan will charge.
-            write_text(args.ledger, config.plan.layout.charges().to_json() + "\n")
-        report = _Report(config, streams, args)
-        with progress(args, config.plan) as show, service.metrics(config, streams) as count:
+        for line in engine.check(config, secret=args.secret, restored=args.restored):
+            say(line)
+        return 0
+    report = _Report(args)
+    with progress(args, config.plan) as show:
 
-            def watch(tally: Any) -> None:
-                # How much of a file is left would tell how many rows have undeclared keys.
-                share = None if config.plan.keys else tally.fraction
-                show(tally.observations, tally.releases, share)
-                count(tally)
+        def watch(summary: Summary) -> None:
+            report.update(summary)
+            show(summary)
 
-            from rillet.engine.job import Job
-
-            job = Job(streams, sinks, watch=watch)
-            report.job = job
-            try:
-                job.run(_within_length(config, streams, blocks))
-            except BaseException as error:
-                # Not to somebody who closed the pipe on purpose.
-                if not isinstance(error.__cause__, BrokenPipeError):
-                    report.write()
-                raise
-        if config.state is None and not job.tally.releases:
-            raise _nothing_released(config, streams, report)
-        report.write()
+        try:
+            engine.run(config, secret=args.secret, restored=args.restored, watch=watch)
+        except BaseException as error:
+            # Not to somebody who closed the pipe on purpose.
+            if not isinstance(error.__cause__, BrokenPipeError):
+                report.write()
+            raise
+    report.write()
     return 0
 
 
 def _config(args: argparse.Namespace) -> Config:
-    from rillet.engine.config import Config, load_config, read_keys, with_keys
+    """The configuration that the options describe, or the file with what goes beside it."""
+    from rillet.engine import load_config
 
+    changes: dict[str, dict[str, Any]] = {"log": {}}
+    if args.metrics is not None:
+        changes["metrics"] = {"address": args.metrics}
+    if args.log_format is not None:
+        changes["log"]["format"] = args.log_format
+    if args.log_level is not None:
+        changes["log"]["level"] = args.log_level
     if args.config is not None:
-        for name in ("file", *_INSTEAD):
-            given = getattr(args, name)
+        beside = {name: getattr(args, name) for name in ("file", *_INSTEAD)}
+        for name, given in (given_plan_options(args) | beside).items():
             if given is not None and given is not False:
                 raise ParameterError(name, "nothing beside --config, which says it already", given)
-        config = load_config(args.config)
-    else:
-        if args.file is None:
-            raise ParameterError("file", "a file, - for standard input, or --config", None)
-        plan = _plan(args)
-        columns = tuple(args.key_column or ())
-        if (args.keys is None) != (not columns):
-            raise ParameterError("keys", "--keys and --key-column together, or neither", args.keys)
-        if args.keys is not None:
-            plan = with_keys(plan, read_keys(Path(args.keys), len(columns)))
-        out = args.out if args.out is not None or args.state is not None else "-"
-        config = Config(
-            plan=plan,
-            source={
-                "path": args.file,
-                "column": args.column,
-                "format": args.format or "auto",
-                "delimiter": _DELIMITERS.get(args.delimiter, args.delimiter),
-                "follow": args.follow,
-                "sequence": args.sequence,
-            },
-            key_columns=columns,
-            sinks=() if out is None else (_sink(out),),
-            state=None if args.state is None else Path(args.state),
-            key_file=None if args.key_file is None else Path(args.key_file),
-        )
-    changes = {
-        "metrics": args.metrics,
-        "log_format": args.log_format,
-        "log_level": args.log_level,
+    config = load_config(_tables(args) if args.config is None else args.config, changes)
+    quiet = args.quiet and config.log_level is None
+    return dataclasses.replace(config, log_level="warning") if quiet else config
+
+
+def _tables(args: argparse.Namespace) -> dict[str, Any]:
+    """The tables of a configuration, from options."""
+    if args.file is None:
+        raise ParameterError("file", "a file, - for standard input, or --config", None)
+    if (args.keys is None) != (not args.key_column):
+        raise ParameterError("keys", "--keys and --key-column together, or neither", args.keys)
+    delimiter = _TAB if args.delimiter in _TABS else args.delimiter
+    source = {
+        "path": args.file,
+        "column": args.column,
+        "format": args.format,
+        "delimiter": delimiter,
+        "follow": args.follow,
+        "sequence": args.sequence,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
-    config = dataclasses.replace(config, **given)
-    # Without a state nobody remembers sequence numbers, and a broker would be told that messages
-    # are safe which are not: what comes again would count twice.
-    if config.state is None and config.open_source().redelivers:
-        raise ParameterError(
-            "state",
-            "a folder for a durable run, as the source may give an observation twice",
-            None,
-            "it does with follow or sequence, and a broker always does",
-        )
-    return config
+    tables: dict[str, Any] = {"plan": _plan(args), "source": _given(source)}
+    if args.keys is not None:
+        tables["keys"] = {"columns": args.key_column, "file": args.keys}
+    if args.state is not None:
+        tables["state"] = _given({"folder": args.state, "key_file": args.key_file})
+    elif args.key_file is not None:
+        raise ParameterError("state", "a folder, since --key-file is given", None)
+    if (args.out or "-") != "-":
+        # What a durable run wrote it continues; any other run writes a file of its own.
+        existing = {} if args.state else {"existing": args.existing or "refuse"}
+        tables["sink"] = [{"kind": "jsonl", "path": args.out, **existing}]
+    elif args.state is None or args.out == "-":
+        tables["sink"] = [{"kind": "stdout"}]
+    return tables
 
 
-def _sink(out: str) -> dict[str, Any]:
-    return {"kind": "stdout"} if out == "-" else {"kind": "jsonl", "path": out}
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _plan(args: argparse.Namespace) -> Any:
+def _plan(args: argparse.Namespace) -> Plan | dict[str, Any]:
     if args.plan is None:
-        return plan_from(args)
-    for name in PLAN_OPTIONS:
-        if getattr(args, name) is not None:
-            raise ParameterError(
-                name, "nothing beside --plan, which says it already", getattr(args, name)
-            )
+        return given_plan_options(args)
+    for name, given in given_plan_options(args).items():
+        raise ParameterError(name, "nothing beside --plan, which says it already", given)
     return load_plan(args.plan)
 
 
-def _within_length(config: Config, streams: Streams, blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks of a single stream up to its length; of many keys all, each has its own.
-
-    **Privacy.** Touches raw data; decides by the number of rows alone, which is public.
-    """
-    most, name = config.plan.most_observations, config.open_source().name
-    for block in blocks:
-        room = most - streams.observations
-        yield block  # what is beyond its length a stream leaves out
-        if not config.plan.keys and len(block) > room:
-            raise StreamEnded(
-                f"length: expected at most {most:,} observations, as the plan promises, found more "
-                f"in {name}; the first {most:,} were released and written, the "
-                "others were not used. Plan with a larger length for them"
-            )
-
-
-def _nothing_released(config: Config, streams: Streams, report: _Report) -> InputError:
-    report.write()
-    layout, name = config.plan.layout, config.open_source().name
-    first = layout.lag or min(layout.every, layout.length)
-    hint = "a shorter lag" if layout.lag else "a smaller every"
-    return InputError(
-        f"{name}: expected at least {first:,} observations, after which the first "
-        f"release comes, found {streams.observations:,}; nothing was released. Wait for more data, "
-        f"or plan with {hint}"
-    )
-
-
 class _Report:
-    """The summary, also after an error: what came in, what went out, what it cost."""
+    """The summary and the ledger, also after an error."""
 
-    def __init__(self, config: Config, streams: Streams, args: argparse.Namespace) -> None:
-        self._config, self._streams, self._args = config, streams, args
-        self._before, self._begun = streams.observations, time.perf_counter()
-        self.job: Job | None = None
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._ledger, self._quiet = args.ledger, args.quiet
+        self._summary: Summary | None = None
+
+    def update(self, summary: Summary) -> None:
+        """Before the first draw, write what the whole plan will charge."""
+        if self._summary is None and self._ledger is not None:
+            write_text(self._ledger, summary.plan.layout.charges().to_json() + "\n")
+        self._summary = summary
 
     def write(self) -> None:
-        """Once, at the end."""
-        config, absorbed = self._config, self._streams.observations
-        # Of many keys, the charges of the one with the most observations cover all.
-        most = absorbed if not config.plan.keys else config.plan.most_observations
-        charges = config.plan.layout.charges().after(most)
-        if self._args.ledger is not None:
-            write_text(self._args.ledger, charges.to_json() + "\n")
-        if self._args.quiet or self.job is None:
+        """Once, at the end; nothing if nothing was begun."""
+        if self._summary is None:
             return
-        tally, seconds = self.job.tally, time.perf_counter() - self._begun
-        rate = (absorbed - self._before) / max(seconds, 1e-9)
-        names = [_named(sink) for sink in config.sinks]
-        if config.state is not None:
-            names.insert(0, str(config.state / "releases.db"))
-        warn(
-            f"{absorbed:,} observations, {tally.releases:,} releases to {', '.join(names)}, "
-            f"{seconds:.1f} s ({rate:,.0f} observations a second)"
-        )
-        if not config.plan.keys and 0 < tally.last_release < absorbed:
-            warn(
-                f"the last release is at observation {tally.last_release:,}: the "
-                f"{absorbed - tally.last_release:,} after it are fewer than --every"
-            )
-        note(str(charges))
-
-
-def _named(sink: Any) -> str:
-    if sink["kind"] == "stdout":
-        return "standard output"
-    return str(sink.get("path") or sink["kind"])
+        if self._ledger is not None:
+            write_text(self._ledger, self._summary.charges.to_json() + "\n")
+        if not self._quiet:
+            warn(str(self._summary))

@@ -1,4 +1,4 @@
-"""``rillet state``: look at a durable state, change its key, back it up.
+"""``rillet state``: look at a durable state, back it up, restore it, change its key.
 
 **Privacy.** Opens the state to check it; prints public numbers only.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rillet.cli.common import add_command, examples, load_plan, say
+from rillet.errors import ParameterError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,9 +30,16 @@ def add_parser(subparsers: Any) -> None:
             ("rillet state live", "is it whole? what is in it?"),
             ("rillet state live --rotate-key", "seal it under a new key, destroy the old one"),
             ("rillet state live --backup /backup/monday", "copy it, without the key"),
+            ("rillet state restore /backup/monday live", "put the copy back"),
+            ("rillet state new-key /etc/rillet/key", "make a key, to be kept elsewhere"),
         ),
     )
-    parser.add_argument("folder", metavar="DIR", help="what was given to rillet run --state")
+    parser.add_argument(
+        "words",
+        metavar="DIR",
+        nargs="+",
+        help="what was given to rillet run --state; or: restore BACKUP DIR; or: new-key FILE",
+    )
     parser.add_argument(
         "--key-file", metavar="FILE", help="the key that it is sealed under (default DIR/key)"
     )
@@ -46,27 +54,43 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it."""
-    from rillet.durable import DurableStreams
-    from rillet.state.upkeep import back_up, rotate_key
+    """Run the command."""
+    from rillet.state import folder as folders
 
-    folder = Path(args.folder)
-    key_file = None if args.key_file is None else Path(args.key_file)
+    match args.words:
+        case ["restore", backup, folder]:
+            folders.restore(Path(backup), Path(folder))
+            say(f"restored from {backup}; read the page on operations before you type")
+            say("rillet run … --restored")
+        case ["new-key", file]:
+            folders.new_key(Path(file))
+            say(f"a new key is in {file}; keep it apart from the state")
+        case [folder]:
+            key_file = None if args.key_file is None else Path(args.key_file)
+            _look(Path(folder), key_file)
+            if args.backup is not None:
+                folders.back_up(Path(folder), Path(args.backup), key_file)
+                say(f"copied to {args.backup}, without the key; keep that apart, and not with it")
+            if args.rotate_key:
+                folders.rotate_key(Path(folder), key_file)
+                say("sealed under a new key; the old one opens copies from before only")
+        case _:
+            raise ParameterError(
+                "state", "DIR, restore BACKUP DIR, or new-key FILE", " ".join(args.words)
+            )
+    return 0
+
+
+def _look(folder: Path, key_file: Path | None) -> None:
     plan = load_plan(str(folder / "plan.json"))
-    with DurableStreams(folder, plan, key_file=key_file, restored=True, only_look=True) as streams:
-        streams.check()
-        waiting = sum(len(table) for _, table in streams.undelivered())
+    with plan.open_folder(folder, key_file=key_file, restored=True, only_look=True) as streams:
+        for key in streams.keys:
+            streams.t(key)  # reads it, and raises if it is damaged
+        waiting = sum(len(releases) for _, releases in streams.store.undelivered())
         say(f"state of {folder}: whole")
         say(f"promise      {plan.guarantee}")
         say(f"keys         {len(streams.keys):,}")
         say(f"absorbed     {streams.observations:,} observations")
         say(f"undelivered  {waiting:,} releases")
-        for name in streams.places():
+        for name in streams.store.sinks():
             say(f"sink         {name}")
-    if args.backup is not None:
-        back_up(folder, Path(args.backup), key_file)
-        say(f"copied to {args.backup}, without the key; keep that apart, and not with it")
-    if args.rotate_key:
-        rotate_key(folder, key_file)
-        say("sealed under a new key; the old one opens copies from before only")
-    return 0

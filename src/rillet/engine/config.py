@@ -1,4 +1,4 @@
-"""What a job is to do, from a TOML file or from the options of the command line.
+"""What a job is to do: one schema for TOML files, for tables in Python and for the command line.
 
 **Privacy.** Public parameters only; passwords stay in the files that are named here.
 """
@@ -6,42 +6,68 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from rillet.errors import InputError, ParameterError
+from rillet.options import convert, within
 from rillet.plan import Plan
 from rillet.release import Key
-from rillet.source import DeclaredKeys, Source, open_source
-from rillet.statistic import STATISTICS
 
-#: Names of each table; what a source or a sink knows besides is checked where it is opened.
-_TABLES: Final[dict[str, tuple[str, ...]]] = {
-    "keys": ("columns", "values", "file", "shared_threshold"),
-    "state": ("folder", "key_file"),
-    "log": ("format", "level"),
-    "metrics": ("address",),
-}
-_PATHS: Final = ("path", "password_file", "ca_file", "cert_file", "key_file")
-#: What must be text, and what true or false, wherever it is given.
-_TEXTS: Final = {
-    "plan": ("file",),
-    "keys": ("file",),
-    "state": ("folder", "key_file"),
-    "metrics": ("address",),
-}
-_SWITCHES: Final = {"keys": ("shared_threshold",)}
-_LOG_FORMATS: Final = ("text", "json")
-_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+_KeyPart: TypeAlias = str | int
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Keys(_Table, frozen=True):
+    columns: tuple[str, ...] = ()
+    values: list[_KeyPart | list[_KeyPart]] | None = None
+    file: str | None = None
+    shared_threshold: bool = False
+
+
+class _State(_Table, frozen=True):
+    folder: str
+    key_file: str | None = None
+
+
+class _Log(_Table, frozen=True):
+    format: LogFormat = "text"
+    level: LogLevel | None = None
+
+
+class _Metrics(_Table, frozen=True):
+    address: str
+
+
+class _Tables(_Table, frozen=True):
+    """The tables; those of a plan, a source or a sink are checked by the kind that they name."""
+
+    plan: Any
+    source: dict[str, Any]
+    keys: _Keys | None = None
+    sink: list[dict[str, Any]] = []
+    state: _State | None = None
+    log: _Log = _Log()
+    metrics: _Metrics | None = None
 
 
 @dataclass(frozen=True)
 class Config:
-    """A job, checked: plan, source, state, sinks, logs and metrics."""
+    """A job, checked: plan, source, state, sinks, logs and metrics.
+
+    ``source`` and ``sinks`` are tables of options, with paths as seen from here.
+    """
 
     plan: Plan
     source: Mapping[str, Any]
@@ -49,188 +75,131 @@ class Config:
     sinks: tuple[Mapping[str, Any], ...] = ()
     state: Path | None = None
     key_file: Path | None = None
-    log_format: str = "text"
-    log_level: str = "info"
-    metrics: str | None = None
+    log_format: LogFormat = "text"
+    #: None: info in a durable run, warning otherwise.
+    log_level: LogLevel | None = None
+    metrics: tuple[str, int] | None = None
     #: Folder that the paths in it are relative to.
     folder: Path = field(default_factory=Path)
 
-    def open_source(self, stop: threading.Event | None = None) -> Source:
-        """Return the source, which opens nothing yet; raises `ParameterError` if it is wrong."""
-        keys = DeclaredKeys(self.plan.keys, self.key_columns) if self.plan.keys else None
-        return open_source(self.source, keys=keys, stop=stop)
 
-    @property
-    def run(self) -> str:
-        """Part of what noise is keyed by, so that one secret serves several inputs."""
-        return self.open_source().identity
+def load_config(
+    config: str | os.PathLike[str] | Mapping[str, Any] | Config,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Config:
+    """Read a TOML file, or a mapping with the same tables, in which the plan may be an object.
 
-
-def load_config(path: str) -> Config:
-    """Read a TOML file.
+    ``changes`` has options that come before those of its tables.
 
     Raises
     ------
     InputError
-        If it cannot be read.
+        If a file cannot be read.
     ParameterError
         If something in it is wrong; the message says where.
+
+    Examples
+    --------
+    >>> plan = {"epsilon": 1.0, "upper": 50.0, "length": 8760}
+    >>> load_config({"plan": plan, "source": {"path": "readings.csv"}}).plan.guarantee.epsilon
+    1.0
     """
-    file = Path(path)
-    try:
-        with file.open("rb") as stream:
-            tables = tomllib.load(stream)
-    except OSError as error:
-        raise InputError(f"{path}: expected a readable file, found: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError("config", f"TOML in {path}", f"something else ({error})") from None
-    known = ("plan", "source", "sink", *_TABLES)
-    _only("config", tables, known)
+    if isinstance(config, Config):
+        return config
+    folder = Path()
+    if not isinstance(config, Mapping):
+        path = Path(config)
+        folder = path.parent
+        try:
+            with path.open("rb") as stream:
+                config = tomllib.load(stream)
+        except OSError as error:
+            raise InputError(f"{path}: expected a readable file, found: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ParameterError("config", f"TOML in {path}", f"something else ({error})") from None
+    tables = dict(config)
+    for name, change in (changes or {}).items():
+        if change and isinstance(before := tables.get(name, {}), Mapping):
+            tables[name] = {**before, **change}
     for name in ("plan", "source"):
         if name not in tables:
             raise ParameterError("config", f"a table [{name}]", sorted(tables))
-    for name in known:
-        _check_kind(name, tables.get(name, [] if name == "sink" else {}))
-    folder = file.parent
-    for name, names in _TABLES.items():
-        _only(name, tables.get(name, {}), names)
-    _check_types(tables)
-    keys, state, logs = (tables.get(name, {}) for name in ("keys", "state", "log"))
-    plan = _plan(tables["plan"], keys, folder)
-    _one_of("log.format", logs.get("format", "text"), _LOG_FORMATS)
-    _one_of("log.level", logs.get("level", "info"), _LOG_LEVELS)
-    if "key_file" in state and "folder" not in state:
-        raise ParameterError("state.folder", "a folder, since key_file is given", None)
-    config = Config(
-        plan=plan,
-        source=_with_paths(tables["source"], folder),
-        key_columns=tuple(keys.get("columns", ())),
-        sinks=tuple(_with_paths(sink, folder) for sink in tables.get("sink", [])),
-        state=folder / state["folder"] if "folder" in state else None,
-        key_file=folder / state["key_file"] if "key_file" in state else None,
-        log_format=logs.get("format", "text"),
-        log_level=logs.get("level", "info"),
-        metrics=tables.get("metrics", {}).get("address"),
+    return _checked(convert(tables, _Tables), folder)
+
+
+def _checked(tables: _Tables, folder: Path) -> Config:
+    keys, state = tables.keys or _Keys(), tables.state
+    if tables.keys is not None and (keys.values is None) == (keys.file is None):
+        found = "both" if keys.values is not None else "neither"
+        raise ParameterError("keys", "values, or a file with one key per line", found)
+    declared = tuple(
+        tuple(key) if isinstance(key, list) else (key,) for key in keys.values or ()
+    ) or (() if keys.file is None else read_keys(folder / keys.file, len(keys.columns)))
+    return Config(
+        plan=_plan(tables.plan, declared, folder, shared=keys.shared_threshold),
+        source=_with_paths(tables.source, folder),
+        key_columns=keys.columns,
+        sinks=tuple(_with_paths(sink, folder) for sink in tables.sink),
+        state=None if state is None else folder / state.folder,
+        key_file=None if state is None or state.key_file is None else folder / state.key_file,
+        log_format=tables.log.format,
+        log_level=tables.log.level,
+        metrics=None if tables.metrics is None else _address(tables.metrics.address),
         folder=folder,
     )
-    open_source(config.source)  # opens nothing; its options are checked
-    return config
-
-
-def with_keys(plan: Plan, keys: tuple[Key, ...], *, shared: bool = False) -> Plan:
-    """The same parameters for each of many keys."""
-    # A refreshed threshold cannot be shared; what was chosen for one stream is chosen again.
-    if shared and plan.refresh is not None:
-        raise ParameterError(
-            "keys.shared_threshold", "a plan with refresh = none", f"refresh = {plan.refresh}"
-        )
-    return dataclasses.replace(plan, keys=keys, shared_threshold=shared)
 
 
 def read_keys(path: Path, parts: int) -> tuple[Key, ...]:
-    """Declared keys, one to a line, their parts between commas."""
+    """Declared keys from a file: one key per line, its parts separated by commas."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InputError(f"{path}: expected keys, one to a line, found: {reason}") from None
+        raise InputError(f"{path}: expected one key per line, found: {reason}") from None
     keys = tuple(tuple(cell.strip() for cell in line.split(",")) for line in lines if line.strip())
     for key in keys:
         if len(key) != parts:
             raise InputError(
-                f"{path}: expected {parts} parts between commas on every line, as there are key "
-                f"columns, found {','.join(key)!r}"
+                f"{path}: expected {parts} parts separated by commas on every line, one for each "
+                f"key column, found {','.join(key)!r}"
             )
     return keys
 
 
-def _plan(table: Mapping[str, Any], keys: Mapping[str, Any], folder: Path) -> Plan:
-    declared, shared = _declared(keys, folder), bool(keys.get("shared_threshold", False))
+def _plan(table: Any, keys: tuple[Key, ...], folder: Path, *, shared: bool) -> Plan:
+    if isinstance(table, Plan):
+        return dataclasses.replace(table, keys=keys, shared_threshold=shared) if keys else table
+    table = convert(table, dict[str, Any], "plan")
     if "file" in table:
-        _only("plan", table, ("file",))
+        if len(table) > 1:
+            raise ParameterError("plan", "nothing beside file, which has it all", sorted(table))
+        path = folder / convert(table["file"], str, "plan.file")
         try:
-            text = (folder / table["file"]).read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{folder / table['file']}: cannot read the plan: {error}") from None
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise InputError(f"{path}: expected a plan, found: {reason}") from None
         plan = Plan.from_json(text)
-        return with_keys(plan, declared, shared=shared) if declared else plan
-    given = {name: _number(value) for name, value in table.items() if name != "mechanism"}
-    given.setdefault("length", None)
-    if "statistic" in given:
-        _one_of("plan.statistic", given["statistic"], tuple(STATISTICS))
-        given["statistic"] = STATISTICS[given["statistic"]]()
-    if given.get("refresh") == "none":
-        given["refresh"] = None
-    mechanism = table.get("mechanism", "auto")
-    _one_of("plan.mechanism", mechanism, ("auto", "paper", "baseline"))
-    try:
-        if mechanism == "auto":
-            return Plan(**given, keys=declared, shared_threshold=shared)
-        make = Plan.paper if mechanism == "paper" else Plan.baseline
-        plan = make(**given)
-    except TypeError as error:
-        raise ParameterError("plan", "the names of a plan", str(error)) from None
-    return with_keys(plan, declared, shared=shared) if declared else plan
-
-
-def _declared(keys: Mapping[str, Any], folder: Path) -> tuple[Key, ...]:
-    columns = keys.get("columns", [])
-    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        raise ParameterError("keys.columns", "a list of names", columns)
-    if "values" in keys and "file" in keys:
-        raise ParameterError("keys", "values or a file", "both")
-    if "file" in keys:
-        return read_keys(folder / keys["file"], len(columns))
-    values = keys.get("values", [])
-    if not isinstance(values, list):
-        raise ParameterError("keys.values", "a list of keys", values)
-    if keys and not values:
-        raise ParameterError("keys", "values, or a file with keys, one to a line", sorted(keys))
-    return tuple(tuple(key) if isinstance(key, list) else (key,) for key in values)
+        return dataclasses.replace(plan, keys=keys, shared_threshold=shared) if keys else plan
+    if "keys" in table:
+        raise ParameterError("plan.keys", "a table [keys] in its place", table["keys"])
+    with within("plan"):
+        sharing = {"shared_threshold": True} if shared else {}
+        return Plan.from_table({**table, "keys": keys, **sharing})
 
 
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths as seen from the folder of the configuration."""
+    """Options named ``path`` or ``…_file`` are paths as seen from the configuration's folder."""
 
     def seen(name: str, value: Any) -> Any:
-        is_path = name in _PATHS and isinstance(value, str) and value != "-"
-        return str(folder / value) if is_path else value
+        is_path = (name == "path" or name.endswith("_file")) and isinstance(value, str)
+        return str(folder / value) if is_path and value not in ("", "-") else value
 
     return {name: seen(name, value) for name, value in table.items()}
 
 
-def _number(value: Any) -> Any:
-    """``"2^-20"`` is welcome where TOML has no such number."""
-    if isinstance(value, str) and value.startswith("2^"):
-        try:
-            return 2.0 ** int(value[2:])
-        except (ValueError, OverflowError):
-            return value
-    return None if value == "none" else value
-
-
-def _check_kind(name: str, table: object) -> None:
-    wanted: type = list if name == "sink" else dict
-    tables = [table] if name != "sink" else table
-    if not isinstance(table, wanted) or not all(isinstance(part, dict) for part in tables):  # type: ignore[attr-defined]
-        heading = "[[sink]]" if name == "sink" else f"[{name}]"
-        raise ParameterError(name, f"a table {heading}", table)
-
-
-def _check_types(tables: Mapping[str, Any]) -> None:
-    for wanted, kind, word in ((_TEXTS, str, "text"), (_SWITCHES, bool, "true or false")):
-        for table, names in wanted.items():
-            for name in names:
-                value = tables.get(table, {}).get(name)
-                if value is not None and not isinstance(value, kind):
-                    raise ParameterError(f"{table}.{name}", word, value)
-
-
-def _only(name: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    if unknown := sorted(set(table) - set(names)):
-        raise ParameterError(name, f"only the names {', '.join(names)}", ", ".join(unknown))
-
-
-def _one_of(name: str, value: object, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise ParameterError(name, f"one of {', '.join(words)}", value)
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ParameterError("metrics.address", "HOST:PORT, as 127.0.0.1:9464", text)
+    return host.strip("[]"), int(port)

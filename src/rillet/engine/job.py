@@ -1,8 +1,8 @@
-"""A job: blocks from a source, through streams, to sinks, until the source ends or one says stop.
+"""A job: blocks from a source, through streams, to sinks, until the source ends or is stopped.
 
 The order is that of the guarantee: absorb a block durably, hand its releases to the sinks, then ask
-the source for the next one, which acknowledges the last.  Delivery runs beside the next block's
-work, at most one batch behind.
+the source for the next one, which acknowledges the last.  Each sink has a courier, a thread of its
+own, so that one that hangs does not hold up the others.
 
 **Privacy.** Blocks go to the streams and nowhere else; what is counted, reported or logged is
 public.
@@ -10,156 +10,163 @@ public.
 
 from __future__ import annotations
 
+import hmac
+import json
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
-from rillet.keyed import KeyedStreams
-from rillet.noise import Secret
+from rillet.errors import StateError, StreamEnded
 from rillet.plan import Plan
-from rillet.release import Key
-from rillet.sink.base import Sink
-from rillet.source import Block
-from rillet.table import ReleaseTable
+from rillet.privacy import Charges
+from rillet.release import Releases
+from rillet.sink.base import Position, Sink
+from rillet.source import Block, Source
+from rillet.state.base import Absorbed, Store
+from rillet.state.store import SqliteStore
+from rillet.streams import Streams
 
-log = logging.getLogger("rillet.engine.job")
+#: Names the points that a job passes (level DEBUG), for those who follow it closely.
+log = logging.getLogger("rillet.job")
 
-#: A number of a batch, and what it releases.
-Batch = tuple[int, ReleaseTable]
-
-
-class Streams(Protocol):
-    """What a job feeds: :class:`rillet.durable.DurableStreams`, or :class:`MemoryStreams`."""
-
-    plan: Plan
-    keys: tuple[Key, ...]
-
-    @property
-    def observations(self) -> int:
-        """Observations absorbed, of declared keys."""
-        ...
-
-    def absorb(self, block: Block) -> Batch | None:
-        """Absorb a block; return what it releases."""
-        ...
-
-    def undelivered(self) -> list[Batch]:
-        """Batches from before that no sink has acknowledged."""
-        ...
-
-    def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
-        """All sinks have everything up to this batch."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything."""
-        ...
+#: Releases that may wait for one sink; beyond, the job waits for it.
+MOST_WAITING: Final = 2**18
 
 
-class MemoryStreams:
-    """Streams that are gone with the process.
+@dataclass(frozen=True)
+class Summary:
+    """How far a job is, in public numbers.
 
-    **Privacy.** As :class:`rillet.KeyedStreams`.
+    ``observations`` are those of declared keys since the streams began, ``before`` of them before
+    this process; ``releases`` are those that this process had to deliver, ``delivered`` those that
+    every sink has; ``left_out`` are observations that came again, by their sequence numbers;
+    ``last_release`` is the largest t released; ``fraction`` tells how much of the source was read.
     """
 
-    def __init__(self, plan: Plan, secret: Secret, run: str = "") -> None:
-        self.plan = plan
-        self.keys: tuple[Key, ...] = plan.keys or ((),)
-        self._batch = 0
-        secrets = (plan.stream_secret(secret, key, run) for key in self.keys)
-        shared = plan.stream_secret(secret, (), run) if plan.shared_threshold else None
-        self._streams = KeyedStreams(plan.layout, self.keys, secrets, shared)
-
-    @property
-    def observations(self) -> int:
-        """Observations absorbed, of declared keys."""
-        return self._streams.observations
-
-    def absorb(self, block: Block) -> Batch | None:
-        """Absorb a block.  **Privacy.** Touches raw data; what it returns is public."""
-        key_of = np.zeros(len(block), np.int64) if block.key_of is None else block.key_of
-        table = self._streams.absorb(key_of, block.raw_values)
-        if table is None:
-            return None
-        self._batch += 1
-        return self._batch, table
-
-    def undelivered(self) -> list[Batch]:
-        """None: nothing is remembered."""
-        return []
-
-    def acknowledge(self, batch: int, places: Mapping[str, dict[str, int] | None]) -> None:
-        """Nothing to note."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-@dataclass
-class Tally:
-    """How far a job is, in public numbers."""
-
+    plan: Plan = field(repr=False)
+    sinks: tuple[str, ...] = ()
     observations: int = 0
+    before: int = 0
     releases: int = 0
     delivered: int = 0
-    #: Observation number of the last release of the last key that had one.
+    left_out: int = 0
     last_release: int = 0
+    last_block: float = 0.0
     fraction: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def charges(self) -> Charges:
+        """What each observation has been charged so far; of keys, that of the furthest one."""
+        t = self.last_release if self.plan.keys else self.observations
+        return self.plan.layout.charges().after(t)
+
+    def __str__(self) -> str:
+        """For a person: what came in, what went out, what it cost."""
+        rate = (self.observations - self.before) / max(self.seconds, 1e-9)
+        counts = f"{self.observations:,} observations, {self.releases:,} releases"
+        speed = f"{self.seconds:.1f} s ({rate:,.0f} observations a second)"
+        lines = [f"{counts} to {', '.join(self.sinks)}, {speed}"]
+        rest = self.observations - self.last_release
+        if not self.plan.keys and self.last_release and rest:
+            lines.append(
+                f"the last release is at observation {self.last_release:,}: the {rest:,} after it "
+                "are fewer than --every"
+            )
+        if self.left_out:
+            lines.append(f"{self.left_out:,} observations left out, seen before (sequence numbers)")
+        if len(self.plan.keys) > 1:
+            lines.append(f"for each of {len(self.plan.keys):,} keys, up to the latest release:")
+        return "\n".join([*lines, str(self.charges)])
 
 
-class _Courier:
-    """Hands batches to the sinks, in order, in a thread of its own."""
+class Courier:
+    """Delivers batches to one open sink, in order, in a thread of its own, which also closes it.
 
-    def __init__(self, sinks: Mapping[str, Sink]) -> None:
-        self._sinks = sinks
-        self._bag: queue.Queue[Batch | None] = queue.Queue(maxsize=1)
-        self._done: queue.SimpleQueue[tuple[int, int, dict[str, dict[str, int] | None]]]
-        self._done = queue.SimpleQueue()
-        self._failure: BaseException | None = None
+    **Privacy.** Public releases only.
+    """
+
+    def __init__(self, sink: Sink, failed: Callable[[], None]) -> None:
+        self.sink, self._failed = sink, failed
+        #: Releases and batches that the sink has.
+        self.delivered = self.last = 0
+        self.failure: BaseException | None = None
+        self._batches: deque[tuple[int, Releases]] = deque()
+        self._positions: deque[tuple[int, Position | None]] = deque()
+        self._position: Position | None = None
+        self._waiting, self._ending = 0, False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._carry, name="rillet-courier", daemon=True)
         self._thread.start()
 
     def _carry(self) -> None:
-        while (batch := self._bag.get()) is not None:
-            if self._failure is not None:
-                continue  # Only emptying the bag, so that nobody waits for room in it.
-            try:
-                number, table = batch
+        try:
+            while (batch := self._next()) is not None:
+                number, releases = batch
                 log.debug("delivering")
-                for sink in self._sinks.values():
-                    sink.deliver(table)
-                    log.debug("taken")
+                self.sink.deliver(releases)
                 log.debug("delivered")
-                places = {name: sink.place() for name, sink in self._sinks.items()}
-                self._done.put((number, len(table), places))
-            except BaseException as error:  # noqa: BLE001 - raised again in the main thread
-                self._failure = error
+                with self._changed:
+                    self._positions.append((number, self.sink.position()))
+                    self.last, self.delivered = number, self.delivered + len(releases)
+                    self._waiting -= len(releases)
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            self._fail(error)
+        try:
+            self.sink.close()
+        except BaseException as error:  # noqa: BLE001
+            self._fail(error)
 
-    def take(self, batch: Batch) -> None:
-        """Take a batch along; waits while two are under way."""
-        self._bag.put(batch)
+    def _next(self) -> tuple[int, Releases] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._ending)
+            return self._batches.popleft() if self._batches else None
 
-    def returned(self) -> list[tuple[int, int, dict[str, dict[str, int] | None]]]:
-        """Batches that every sink has, each once."""
-        done = []
-        while not self._done.empty():
-            done.append(self._done.get())
-        return done
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self.failure = self.failure or error
+            self._changed.notify_all()
+        self._failed()
 
-    def check(self) -> None:
-        """Raise what a sink raised."""
-        if self._failure is not None:
-            raise self._failure
+    def take(self, batch: int, releases: Releases) -> None:
+        """Take a batch along; waits while too many releases are under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting < MOST_WAITING or self.failure)
+            self._batches.append((batch, releases))
+            self._waiting += len(releases)
+            self._changed.notify_all()
 
-    def finish(self) -> None:
-        """Deliver what is under way and come home."""
-        self._bag.put(None)
-        self._thread.join()
+    def wait(self) -> None:
+        """Until the sink has everything, or has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or self.failure)
+
+    def position(self, batch: int) -> Position | None:
+        """Where the sink stood after this batch, which it has; asked for in order."""
+        while self._positions and self._positions[0][0] <= batch:
+            self._position = self._positions.popleft()[1]
+        return self._position
+
+    def end(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        """Deliver what is under way, close the sink and join the thread.
+
+        Interrupted, leave it alone: a sink is not closed while it is delivered to.
+        """
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        with self._changed:
+            self._ending = True
+            if interrupted:
+                self._batches.clear()
+            self._changed.notify_all()
+        if not interrupted:
+            self._thread.join()
 
 
 class Job:
@@ -167,52 +174,202 @@ class Job:
 
     Parameters
     ----------
-    streams
-        Where observations go.
-    sinks
-        By name; every release goes to each.
-    watch
-        Called after each block with the tally.
+    plan, streams, source
+        Where observations come from and go to.
+    couriers
+        By the name that the state knows a sink by; every release goes to each.
+    last_release
+        Largest t released before.
     """
 
     def __init__(
         self,
+        plan: Plan,
         streams: Streams,
-        sinks: Mapping[str, Sink],
+        source: Source,
+        couriers: Mapping[str, Courier],
         *,
-        watch: Callable[[Tally], None] = lambda _: None,
+        last_release: int = 0,
     ) -> None:
-        self._streams, self._sinks = streams, sinks
-        self._watch = watch
-        self.tally = Tally(observations=streams.observations)
+        self._plan, self._streams, self._source = plan, streams, source
+        self._store, self._couriers = streams.store, couriers
+        self._acknowledged = 0
+        self._begun, self._told = time.perf_counter(), 0
+        self._summary = Summary(
+            plan,
+            tuple(courier.sink.name for courier in couriers.values()),
+            observations=streams.observations,
+            before=streams.observations,
+            last_release=last_release,
+        )
 
-    def run(self, blocks: Iterable[Block]) -> None:
-        """Until the blocks end.
+    @property
+    def summary(self) -> Summary:
+        """How far it is now; may be asked for by any thread."""
+        return replace(
+            self._summary,
+            delivered=min(courier.delivered for courier in self._couriers.values()),
+            seconds=time.perf_counter() - self._begun,
+        )
 
-        **Privacy.** Touches raw data; see :class:`Streams`.
+    def run(self, watch: Callable[[Summary], None] | None = None) -> None:
+        """Until the blocks end; ``watch`` is called at the start, after each block and at the end.
+
+        **Privacy.** Touches raw data; see :class:`rillet.streams.Streams`.
         """
-        courier = _Courier(self._sinks)
+        watch = watch or (lambda _: None)
+        watch(self.summary)
         try:
-            for batch in self._streams.undelivered():
-                courier.take(batch)
-            for block in blocks:
-                released = self._streams.absorb(block)
-                if released is not None:
-                    courier.take(released)
-                    self.tally.releases += len(released[1])
-                    self.tally.last_release = int(released[1].t[-1])
-                self.tally.observations = self._streams.observations
-                self.tally.fraction = block.fraction
-                self._collect(courier)
-                self._watch(self.tally)
-        finally:
-            courier.finish()
-        self._collect(courier)
-        self._watch(self.tally)
+            self._deliver_what_was_left()
+            last = self._store.progress.absorbed
+            for block in self._source.blocks(None if last is None else last.end):
+                self._absorb(block)
+                self._acknowledge()
+                watch(self.summary)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._finish()
+            watch(self.summary)
+            raise
+        self._finish()
+        watch(self.summary)
+        self._raise_failure()
 
-    def _collect(self, courier: _Courier) -> None:
-        for batch, releases, places in courier.returned():
-            self._streams.acknowledge(batch, places)
-            self.tally.delivered += releases
+    def _deliver_what_was_left(self) -> None:
+        """Before anything new is absorbed: against a dead sink no restart may add to the heap."""
+        for batch, releases in self._store.undelivered():
+            self._hand_out(batch, releases)
+        for courier in self._couriers.values():
+            courier.wait()
+        self._acknowledge()
+
+    def _absorb(self, block: Block) -> None:
+        """Absorb a block, durably, and hand out what it releases."""
+        log.debug("read")
+        streams, store, summary = self._streams, self._store, self._summary
+        raw_values, key_of, sequence = block.raw_values, block.key_of, block.sequence
+        if key_of is None:
+            key_of = np.zeros(len(block), np.int64)
+        # A single stream takes what still fits; its number of rows is public.
+        room = self._plan.most_observations - streams.observations
+        too_long = not self._plan.keys and sequence is None and len(block) > room
+        if room or not too_long:
+            releases = streams.absorb(
+                raw_values[:room] if too_long else raw_values,
+                key_of[:room] if too_long else key_of,
+                sequence=sequence,
+                absorbed=_absorbed(store, block),
+            )
+            log.debug("committed")
+            left_out = 0
+            if sequence is not None:
+                declared = int(np.count_nonzero(key_of >= 0))
+                left_out = declared - (streams.observations - summary.observations)
+            self._summary = replace(
+                summary,
+                observations=streams.observations,
+                left_out=summary.left_out + left_out,
+                last_block=time.time(),
+                fraction=None if self._plan.keys else block.fraction,
+            )
+            self._tell_left_out()
+            if len(releases):
+                self._hand_out(store.progress.batch, releases)
+        if too_long:
+            most = self._plan.most_observations
+            raise StreamEnded(
+                f"length: expected at most {most:,} observations, as the plan promises, found more "
+                f"in {self._source.name}; the first {most:,} were released and written, the "
+                "others were not used. Plan with a larger length for them"
+            )
+
+    def _tell_left_out(self) -> None:
+        """Warn of rows whose numbers are not above the last one: again whenever they doubled."""
+        if self._summary.left_out > 2 * self._told:
+            self._told = self._summary.left_out
+            log.warning(
+                "%s observations left out: their sequence numbers are not above the last one of "
+                "their key, so they count as seen before. A device whose counter restarts needs "
+                "another key",
+                f"{self._told:,}",
+            )
+
+    def _hand_out(self, batch: int, releases: Releases) -> None:
+        for courier in self._couriers.values():
+            courier.take(batch, releases)
+        self._summary = replace(
+            self._summary,
+            releases=self._summary.releases + len(releases),
+            last_release=max(self._summary.last_release, int(releases.t.max())),
+        )
+
+    def _acknowledge(self) -> None:
+        """Note in the state what every sink has; raise what a sink raised."""
+        couriers = self._couriers.items()
+        batch = min(courier.last for _, courier in couriers)
+        if batch > self._acknowledged:
+            positions = {name: courier.position(batch) for name, courier in couriers}
+            self._store.acknowledge(batch, positions)
+            self._acknowledged = batch
             log.debug("acknowledged")
-        courier.check()
+        self._raise_failure()
+
+    def _finish(self) -> None:
+        """Deliver what is under way and acknowledge it."""
+        for courier in self._couriers.values():
+            courier.end()
+        if not any(courier.failure for courier in self._couriers.values()):
+            self._acknowledge()
+
+    def _raise_failure(self) -> None:
+        for courier in self._couriers.values():
+            if courier.failure is not None:
+                raise courier.failure
+
+
+# --- what was absorbed ---------------------------------------------------------------------------
+
+
+def _absorbed(store: Store, block: Block) -> Absorbed | None:
+    """Which part of the source a block is, for a state; refuses one that is not the next.
+
+    **Privacy.** Touches raw data: a keyed digest of them, kept sealed.
+    """
+    if not isinstance(store, SqliteStore) or block.position is None:
+        return None
+    last = store.progress.absorbed
+    if last is not None and block.start != last.end:
+        raise StateError(
+            "state: expected the source to continue behind the last block absorbed, found another "
+            "position; give the same source again"
+        )
+    return Absorbed(block.start, block.position, len(block), _digest(store, [block]))
+
+
+def check_replay(source: Source, store: Store, folder: object) -> None:
+    """Compare the last block absorbed with what the source has there now.
+
+    **Privacy.** Touches raw data; decides by a digest of a whole block.
+    """
+    last = store.progress.absorbed
+    if last is None or not isinstance(store, SqliteStore) or not source.replayable:
+        return
+    blocks = list(source.replay(last.start, last.rows))
+    if not blocks or not hmac.compare_digest(_digest(store, blocks), last.digest):
+        raise StateError(
+            f"{folder}: what the source has now is not what was absorbed from it; the same noise "
+            "on other data would reveal the difference. Restore the source, or begin elsewhere"
+        )
+
+
+def _digest(store: SqliteStore, blocks: Sequence[Block]) -> str:
+    """Keyed digest of consecutive rows, however they are cut into blocks."""
+    raw_parts: list[bytes | memoryview] = [
+        json.dumps([blocks[0].start, blocks[-1].position], sort_keys=True).encode()
+    ]
+    for name in ("raw_values", "key_of", "sequence"):
+        raw_columns = [getattr(block, name) for block in blocks]
+        if raw_columns[0] is not None:
+            raw_parts += [np.ascontiguousarray(raw_column).data for raw_column in raw_columns]
+    return store.digest(*raw_parts)

@@ -1,250 +1,340 @@
-"""What a run needs around it: state, source and sinks opened in order, signals, logs, metrics.
+"""Run a job: state, source and sinks opened in order, signals, logs; or check it, changing nothing.
 
-**Privacy.** Logs and metrics hold public numbers: counts of observations of declared keys, counts
-of releases, names of files and keys.  What is private about a source, such as rows whose key was
-not declared, is in none of them.
+**Privacy.** Logs hold public numbers: counts of observations of declared keys, counts of releases,
+names of files and keys.  What is private about a source, such as rows whose key was not declared,
+is in none of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
+import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rillet.engine.reuse import claim, open_secret
-from rillet.errors import MissingExtra, OutputError, ParameterError
+from rillet.engine.config import Config, load_config
+from rillet.engine.job import Courier, Job, Summary, check_replay
+from rillet.engine.metrics import listening
+from rillet.errors import InputError, ParameterError, StateError
+from rillet.noise import Secret
+from rillet.sink import make_sink
+from rillet.sink.sqlite import latest_times
+from rillet.source import DeclaredKeys, Source, open_source
+from rillet.state.folder import check_beginning
 
 if TYPE_CHECKING:
-    from rillet.durable import DurableStreams
-    from rillet.engine.config import Config
-    from rillet.engine.job import Streams, Tally
     from rillet.sink.base import Sink
-    from rillet.source import Block
+    from rillet.streams import Streams
 
 log = logging.getLogger("rillet.service")
 
+FileName: TypeAlias = str | os.PathLike[str]
+#: The sink that every durable run has.
+_PUBLIC = "releases.db"
+
+
+def run(
+    config: FileName | Mapping[str, Any] | Config,
+    *,
+    secret: FileName | None = None,
+    restored: bool = False,
+    watch: Callable[[Summary], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Summary:
+    r"""Run a job until its source ends or it is stopped: what ``rillet run`` does.
+
+    A durable one in the main thread is also stopped by SIGTERM and SIGINT: it finishes and delivers
+    the block under way.
+
+    **Privacy.** Touches raw data, a block at a time; returns, raises and logs public numbers only.
+
+    Parameters
+    ----------
+    config
+        A TOML file, a mapping with the same tables, or what :func:`load_config` made of them.
+    secret
+        A file that keeps the secret of the noise, made if it does not exist.
+    restored
+        Go on although the state was copied or restored from a backup.
+    watch
+        Called with the :class:`Summary` at the start, after each block and at the end.
+    stop
+        When it is set, the job ends after the block under way.
+
+    Raises
+    ------
+    RilletError
+        As its kinds say.  What was released until then is delivered.
+    KeyboardInterrupt
+        At a second signal.  The state is closed; a sink that hangs is left to the end of the
+        process.
+
+    Examples
+    --------
+    >>> file = Path("trips.csv")
+    >>> _ = file.write_text("minutes\n12.5\n9.0\n")
+    >>> summary = run(
+    ...     {
+    ...         "plan": {"epsilon": 1.0, "upper": 60.0, "length": 100, "mechanism": "baseline"},
+    ...         "source": {"path": "trips.csv"},
+    ...         "sink": [{"kind": "jsonl", "path": "releases.jsonl"}],
+    ...     }
+    ... )
+    >>> summary.observations, summary.delivered
+    (2, 2)
+    """
+    stop = threading.Event() if stop is None else stop
+    with _opened(load_config(config), secret, stop, restored=restored) as job:
+        job.run(watch)
+        return job.summary
+
 
 @contextmanager
-def opened(
-    config: Config, args: argparse.Namespace
-) -> Iterator[tuple[Streams, Iterator[Block], dict[str, Sink]]]:
-    """Open everything, in the order in which a mistake is cheapest: source, state, sinks."""
-    from rillet.sink.registry import open_sink
-
+def _opened(
+    config: Config, secret: FileName | None, stop: threading.Event, *, restored: bool
+) -> Iterator[Job]:
+    """Open everything, in the order in which a mistake is cheapest."""
     with ExitStack() as stack:
-        if config.metrics is not None:
-            _address(config.metrics)
+        stack.enter_context(_logging(config))
+        serve = stack.enter_context(listening(config.metrics)) if config.metrics else None
+        durable = config.state is not None
+        if durable:
+            stack.enter_context(_stopped_by_signals(stop))
+        source = stack.enter_context(_source(config, stop))
+        sinks = _sinks(config)
+        streams = _streams(config, source, sinks, secret, restored=restored)
+        stack.callback(streams.close)
+        positions = streams.store.sinks()
+        couriers = {}
+        for name, sink in sinks.items():
+            sink.open(positions[name][1] if name in positions else None)
+            couriers[name] = Courier(sink, failed=stop.set)
+            stack.push(couriers[name].end)
+        last_release = 0
         if config.state is not None:
-            stack.enter_context(_logging(config))
-        if config.state is None:
-            yield _volatile(config, args, stack)
-            return
-        stop = stack.enter_context(_stopped_by_signals())
-        streams = _durable(config, args, stack)
-        last = streams.absorbed
-        resumed = last is not None or streams.observations > 0
-        source = stack.enter_context(config.open_source(stop))
-        blocks = source.blocks(None if last is None else last.end)
-        sinks: dict[str, Sink] = {}
-        places = streams.places()
-        for name, options in _wanted_sinks(config).items():
-            place = places.get(name)
-            sinks[name] = open_sink(options, place=place, key_columns=config.key_columns)
-            stack.callback(sinks[name].close)
+            last_release = max(latest_times(config.state / _PUBLIC).values(), default=0)
+        job = Job(config.plan, streams, source, couriers, last_release=last_release)
+        if serve is not None:
+            serve(lambda: job.summary)
         log.info(
-            "%s: %s keys, %s observations so far, %s",
-            "going on" if resumed else "beginning",
-            f"{len(streams.keys):,}",
+            "%s: %s, %s observations so far, %s",
+            "going on" if streams.observations else "beginning",
+            f"{len(config.plan.keys):,} keys" if config.plan.keys else "no keys",
             f"{streams.observations:,}",
             config.plan.guarantee,
         )
         try:
-            yield streams, blocks, sinks
+            yield job
+            if streams.waiting:
+                raise _ended_early(source, streams)
+            if not durable and not job.summary.releases:
+                raise _nothing_released(config, source, streams)
         finally:
             log.info("stopped: %s observations", f"{streams.observations:,}")
 
 
-def _volatile(
-    config: Config, args: argparse.Namespace, stack: ExitStack
-) -> tuple[Streams, Iterator[Block], dict[str, Sink]]:
-    """A run that leaves nothing but its output."""
-    from rillet.engine.job import MemoryStreams
-    from rillet.sink.json_lines import JsonLinesSink
-    from rillet.sink.registry import open_sink
+def _source(config: Config, stop: threading.Event) -> Source:
+    keys = DeclaredKeys(config.plan.keys, config.key_columns) if config.plan.keys else None
+    source = open_source(config.source, keys=keys, stop=stop)
+    if source.redelivers and config.state is None:
+        # What was counted would not be remembered, and a broker would be told that messages are
+        # safe which are not: what comes again would count twice.
+        raise ParameterError(
+            "state",
+            "a durable run, with a state, for a source that may give an observation twice (follow, "
+            "sequence, a broker)",
+            None,
+        )
+    return source
 
-    blocks = stack.enter_context(config.open_source()).blocks()
-    secret = open_secret(args.secret)
+
+def _sinks(config: Config) -> dict[str, Sink]:
+    """The sinks, not open yet, by what the state knows them by."""
     sinks: dict[str, Sink] = {}
+    if config.state is not None:
+        # On disk before the outbox forgets it, also if the power fails.
+        public = {"kind": "sqlite", "path": str(config.state / _PUBLIC), "synchronous": "full"}
+        sinks[_PUBLIC] = make_sink(public)
+    elif not config.sinks:
+        raise ParameterError("sink", "at least one sink, or a state", None)
     for options in config.sinks:
-        sink: Sink
-        if options["kind"] in ("jsonl", "stdout"):
-            sink = JsonLinesSink(options.get("path", "-"), existing=args.existing)
-        else:
-            sink = open_sink(options, place=None, key_columns=config.key_columns)
-        stack.callback(sink.close)
-        sinks[_sink_name(options, config)] = sink
-    if args.secret is not None:
-        _claim(config, args.secret, secret)
-    return MemoryStreams(config.plan, secret, config.run), blocks, sinks
+        sink = make_sink(options, key_columns=config.key_columns)
+        name = sink.identity(config.folder)
+        if name in sinks:
+            raise ParameterError("sink", "each sink once", name)
+        sinks[name] = sink
+    return sinks
 
 
-def _durable(config: Config, args: argparse.Namespace, stack: ExitStack) -> DurableStreams:
-    from rillet.durable import DurableStreams
-
-    assert config.state is not None
-    begun = (config.state / "state.db").exists()
-    secret = None
+def _streams(
+    config: Config,
+    source: Source,
+    sinks: Mapping[str, Sink],
+    secret: FileName | None,
+    *,
+    restored: bool,
+) -> Streams:
+    """The streams, in memory or in a folder; whatever is wrong is found before a state is made."""
+    plan, folder = config.plan, config.state
+    begun = folder is not None and (folder / "state.db").exists()
     if not begun:
-        # Whatever is wrong with the source is found out before a state is made for it.
-        config.open_source().check()
-        _check_sinks(config, {})
-        if args.secret is not None:
-            secret = open_secret(args.secret)
-            _claim(config, args.secret, secret)
-    streams = DurableStreams(
-        config.state,
-        config.plan,
-        secret=secret,
-        key_file=config.key_file,
-        run=config.run,
-        restored=args.restored,
+        source.check()
+        _check_sinks(sinks, {}, public=False)
+    kept = {} if begun else _kept(secret)
+    if folder is None:
+        return plan.open_many(**kept)
+    if not begun:
+        check_beginning(folder, config.key_file, plan.guard(**kept))
+    return _open_folder(config, source, restored=restored, **kept)
+
+
+def _kept(name: FileName | None) -> dict[str, Any]:
+    """The secret in a file, made if it does not exist, and the file that remembers its uses."""
+    if name is None:
+        return {}
+    path = Path(name)
+    if not path.exists():
+        secret = Secret.generate()
+        secret.save(path)
+    elif path.stat().st_mode & 0o077:
+        raise StateError(
+            f"secret: expected a file that its owner alone can read, found mode "
+            f"{path.stat().st_mode & 0o777:o}; type: chmod 600 {path}"
+        )
+    else:
+        secret = Secret.load(path)
+    if secret.for_tests_only:
+        raise ParameterError(
+            "secret",
+            "a secret for releases",
+            "one that Secret.for_tests made, which everybody knows",
+            hint="name a new file, and it will be made",
+        )
+    return {"secret": secret, "uses": path.with_name(path.name + ".uses")}
+
+
+def _open_folder(config: Config, source: Source, **options: Any) -> Streams:
+    """The streams in the folder; refused if the source has changed what was absorbed from it."""
+    assert config.state is not None
+    streams = config.plan.open_folder(
+        config.state, key_file=config.key_file, source=source.identity, **options
     )
-    stack.callback(streams.close)
-    _check_replay(config, streams)
+    try:
+        check_replay(source, streams.store, config.state)
+    except BaseException:
+        streams.close()
+        raise
     return streams
 
 
-def _check_replay(config: Config, streams: DurableStreams) -> None:
-    """Compare the last block absorbed with what the file has there now."""
-    last = streams.absorbed
-    if last is None:
-        return
-    with config.open_source() as source:
-        if source.replayable:
-            streams.check_absorbed(source.replay(last.start, last.rows))
+def _ended_early(source: Source, streams: Streams) -> InputError:
+    return InputError(
+        f"{source.name}: its last {streams.waiting:,} observations were not released: the secret "
+        "was used for more, and they are compared with what follows them in whole chunks. Give at "
+        "least as many observations as before, or use a new secret"
+    )
 
 
-def _claim(config: Config, path: str, secret: Any) -> None:
-    if "path" not in config.source:
-        raise ParameterError("secret", "none with a source that cannot be read again", path)
-    claim(path, secret, config.plan.digest, config.run, config.source["path"])
-
-
-def _wanted_sinks(config: Config) -> dict[str, Mapping[str, Any]]:
-    """The options of each sink, by what the state knows it by: public, without passwords."""
-    assert config.state is not None
-    # On disk before the outbox forgets it, also if the power fails.
-    public = {"kind": "sqlite", "path": str(config.state / "releases.db"), "synchronous": "full"}
-    wanted: dict[str, Mapping[str, Any]] = {"releases.db": public}
-    for options in config.sinks:
-        name = _sink_name(options, config)
-        if name in wanted:
-            raise ParameterError("sink", "each sink once", name)
-        wanted[name] = options
-    return wanted
-
-
-def _sink_name(options: Mapping[str, Any], config: Config) -> str:
-    """Kind and target, a path as it was typed: the folder of a configuration may move."""
-    path = options.get("path")
-    if isinstance(path, str) and Path(path).is_relative_to(config.folder):
-        path = Path(path).relative_to(config.folder)
-    names = (path, options.get("table"), options.get("topic"))
-    return ":".join([str(options.get("kind")), *(str(name) for name in names if name)])
+def _nothing_released(config: Config, source: Source, streams: Streams) -> InputError:
+    layout = config.plan.layout
+    hint = "a shorter lag" if layout.lag else "a smaller every"
+    return InputError(
+        f"{source.name}: expected at least {layout.first_release:,} observations, after which the "
+        f"first release comes, found {streams.observations:,}; nothing was released. Wait for more "
+        f"data, or plan with {hint}"
+    )
 
 
 # --- checking ------------------------------------------------------------------------------------
 
 
-def check(config: Config, *, restored: bool, say: Callable[[str], None]) -> int:
-    """Check everything that a run would use, and say what was found; spends nothing."""
-    say(config.plan.describe())
-    source = config.open_source()
-    source.check()
-    say(f"source: {source.name} can be read")
-    for kind in _check_sinks(config, _check_state(config, say, restored=restored)):
-        say(f"sink: {kind} can be written")
-    if config.metrics is not None:
-        _address(config.metrics)
-    say("all is well; nothing was released and nothing spent")
-    return 0
+def check(
+    config: FileName | Mapping[str, Any] | Config,
+    *,
+    secret: FileName | None = None,
+    restored: bool = False,
+) -> Iterator[str]:
+    """Check everything that a run would use; say what was found, and change and spend nothing.
+
+    Raises
+    ------
+    RilletError
+        As the run would.
+    """
+    config = load_config(config)
+    yield config.plan.describe()
+    if keys := len(config.plan.keys):
+        yield f"keys: this holds for each of {keys:,} keys"
+    with ExitStack() as stack:
+        stack.enter_context(_logging(config))
+        if config.metrics is not None:
+            stack.enter_context(listening(config.metrics))
+            yield f"metrics: {config.metrics[0]}:{config.metrics[1]} is free"
+        source = stack.enter_context(_source(config, threading.Event()))
+        source.check()
+        yield f"source: {source.name} can be read"
+        sinks, positions = _sinks(config), {}
+        begun = config.state is not None and (config.state / "state.db").exists()
+        if begun:
+            streams = _open_folder(config, source, restored=restored, only_look=True)
+            stack.callback(streams.close)
+            positions = streams.store.sinks()
+            yield f"state: {config.state} goes on after {streams.observations:,} observations"
+        elif config.state is not None:
+            kept = _kept(secret) if secret is not None and Path(secret).exists() else {}
+            guard = config.plan.guard(**kept) if kept and kept["uses"].exists() else None
+            check_beginning(config.state, config.key_file, guard)
+            yield f"state: {config.state} will be made"
+        _check_sinks(sinks, positions, public=_PUBLIC in positions)
+        for name, sink in sinks.items():
+            if name != _PUBLIC:
+                yield f"sink: {sink.name} can be written"
+    yield "all checks passed; nothing was released and nothing spent"
 
 
-def _check_sinks(config: Config, places: Mapping[str, Any]) -> list[str]:
-    """Check all sinks, as they stood when they last acknowledged; return their kinds."""
-    from rillet.sink.registry import check_sink
-
-    wanted = list(config.sinks)
-    if config.state is not None:
-        _wanted_sinks(config)  # each once
-        if "releases.db" in places:
-            public = {"kind": "sqlite", "path": str(config.state / "releases.db")}
-            check_sink(public, place=places["releases.db"])
-    for options in wanted:
-        place = places.get(_sink_name(options, config))
-        check_sink(options, place=place, key_columns=config.key_columns)
-    return [str(options["kind"]) for options in wanted]
+def _check_sinks(
+    sinks: Mapping[str, Sink], positions: Mapping[str, tuple[int, Any]], *, public: bool
+) -> None:
+    for name, sink in sinks.items():
+        if name != _PUBLIC or public:
+            sink.check(positions[name][1] if name in positions else None)
 
 
-def _check_state(
-    config: Config, say: Callable[[str], None], *, restored: bool
-) -> dict[str, dict[str, int] | None]:
-    """Check the state, if there is one; return where each sink stood."""
-    if config.state is None:
-        return {}
-    if not (config.state / "state.db").exists():
-        say(f"state: {config.state} will be made")
-        return {}
-    from rillet.durable import DurableStreams
-
-    with DurableStreams(
-        config.state,
-        config.plan,
-        key_file=config.key_file,
-        run=config.run,
-        restored=restored,
-        only_look=True,
-    ) as streams:
-        _check_replay(config, streams)
-        say(f"state: {config.state} goes on after {streams.observations:,} observations")
-        return streams.places()
-
-
-# --- signals, logs, metrics ----------------------------------------------------------------------
+# --- signals, logs -------------------------------------------------------------------------------
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
     """SIGTERM and SIGINT finish the block under way, deliver, and stop; a second one stops now."""
-    stop = threading.Event()
+    signals = 0
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield
         return
 
     def handle(number: int, _: object) -> None:
-        if stop.is_set():
+        nonlocal signals
+        signals += 1
+        stop.set()
+        if signals == 2:  # later ones must not disturb the closing of the state
             raise KeyboardInterrupt
         log.info("%s: finishing the block under way", signal.Signals(number).name)
-        stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object to a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(
@@ -268,7 +358,8 @@ def _logging(config: Config) -> Iterator[None]:
     logger = logging.getLogger("rillet")
     before = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(config.log_level.upper())
+    usual = "info" if config.state is not None else "warning"
+    logger.setLevel((config.log_level or usual).upper())
     logger.propagate = False
     try:
         yield
@@ -276,64 +367,3 @@ def _logging(config: Config) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ParameterError("metrics", "HOST:PORT, as 127.0.0.1:9464", text)
-    return host.strip("[]"), int(port)
-
-
-@contextmanager
-def metrics(config: Config, streams: Streams) -> Iterator[Callable[[Tally], None]]:
-    """Serve Prometheus metrics, if wanted; yield what keeps them up to date."""
-    if config.metrics is None:
-        yield lambda _: None
-        return
-    host, port = _address(config.metrics)
-    try:
-        from prometheus_client import CollectorRegistry, Gauge, Info, start_http_server
-    except ImportError:
-        raise MissingExtra("prometheus-client", "metrics", "to serve metrics") from None
-    from rillet import __version__
-
-    registry = CollectorRegistry()
-    Info("rillet", "What is running", registry=registry).info(
-        {"version": __version__, "plan": config.plan.digest.hex()[:16]}
-    )
-    plan = config.plan
-    for name, meaning, value in (
-        ("epsilon", "Promise ε for each observation", plan.epsilon),
-        ("delta", "Promise δ for each observation", plan.delta),
-        ("keys", "Declared keys", len(streams.keys)),
-    ):
-        Gauge(f"rillet_{name}", meaning, registry=registry).set(value)
-    names = {
-        "observations": "Observations of declared keys absorbed, since the state was begun",
-        "releases": "Releases made by this process",
-        "delivered": "Releases delivered to all sinks by this process",
-        "last_block_seconds": "When the last block was absorbed, seconds since 1970",
-    }
-    gauges = {
-        name: Gauge(f"rillet_{name}", meaning, registry=registry) for name, meaning in names.items()
-    }
-    gauges["observations"].set(streams.observations)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise OutputError(
-            f"metrics: expected to listen on {config.metrics}, found: {error.strerror}"
-        ) from None
-
-    def count(tally: Tally) -> None:
-        for name in ("observations", "releases", "delivered"):
-            gauges[name].set(getattr(tally, name))
-        gauges["last_block_seconds"].set(time.time())
-
-    try:
-        yield count
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
