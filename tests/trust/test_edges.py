@@ -1,0 +1,106 @@
+"""Plans at the edge of what floats can do are refused when they are made, or run (FINDINGS A7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rillet import (
+    ExponentialQuantile,
+    FixedThreshold,
+    ParameterError,
+    Plan,
+    Secret,
+    TailHistogram,
+)
+
+DELTA = 2.0**-20
+
+
+def runs_or_is_refused_at_once(make, values):
+    """Nothing may raise after the plan was accepted."""
+    try:
+        plan = make()
+    except ParameterError:
+        return
+    if plan.keys:
+        streams = plan.open_many(secret=Secret.for_tests(7))
+        streams.update_many(values, key=plan.keys[0])
+        return
+    stream = plan.open(secret=Secret.for_tests(7))
+    stream.update_many(values[:-3])
+    for value in values[-3:]:
+        stream.update(value)
+
+
+def test_a_shared_range_that_is_learned_can_be_used():
+    keys = (("a",), ("b",))
+    runs_or_is_refused_at_once(
+        lambda: Plan(
+            epsilon=50.0,
+            upper=2.0**-915,
+            length=2_000,
+            lag=500,
+            keys=keys,
+            shared_threshold=True,
+        ),
+        np.zeros(600),
+    )
+
+
+def test_an_accepted_plan_with_a_huge_bound_runs():
+    runs_or_is_refused_at_once(
+        lambda: Plan(epsilon=1.0, delta=DELTA, upper=1e300, length=20_000, lag=20),
+        np.full(10_000, 1e300),
+    )
+
+
+@pytest.mark.parametrize("upper", [1e300, 2.0**-915])
+def test_the_papers_plan_is_refused_when_it_is_made(upper):
+    runs_or_is_refused_at_once(
+        lambda: Plan.paper(epsilon=1.0, delta=DELTA, upper=upper, length=20_000, lag=20),
+        np.full(100, upper),
+    )
+
+
+#: From far too small over the least, the greatest, and everything between, to far too large.
+UPPERS = [2.0**power for power in (-1000, -915, -234, -201, -200, 0, 100, 199, 200, 201, 500, 1000)]
+PLANS = {
+    "default": lambda **more: Plan(delta=DELTA, lag=20, **more),
+    "pure, no end known": lambda **more: Plan(lag=50, **{**more, "length": None}),
+    "two sides": lambda **more: Plan(
+        delta=DELTA, lag=50, threshold=TailHistogram(two_sided=True), **more
+    ),
+    "exponential": lambda **more: Plan(lag=50, threshold=ExponentialQuantile(), **more),
+    "baseline": lambda **more: Plan.baseline(**more),
+    "paper": lambda **more: Plan.paper(delta=DELTA, lag=100, **more),
+    "keys that share a range": lambda **more: Plan(
+        lag=300, keys=("a", "b"), shared_threshold=True, **{**more, "epsilon": 50.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("upper", UPPERS)
+@pytest.mark.parametrize("below", [0.0, 1.0])
+@pytest.mark.parametrize("name", PLANS)
+def test_every_plan_that_is_accepted_runs_and_releases_numbers(name, below, upper):
+    """Values at either end make the learned range as narrow, and as wide, as it can be."""
+    words = {"epsilon": 1.0, "lower": -below * upper, "upper": upper, "length": 3_000}
+    if not (upper <= 2.0**200 and upper * (1 + below) >= 2.0**-200):
+        with pytest.raises(ParameterError, match=r"another unit|floats can divide"):
+            PLANS[name](**words)
+        return
+    plan = PLANS[name](**words)
+    for values in (np.full(1_500, -below * upper), np.full(1_500, upper)):
+        streams = plan.open_many(secret=Secret.for_tests(7))
+        found = streams.update_many(values, key=streams.keys[0])
+        assert len(found)
+        for column in ("sum", "mean", "sum_noise_std", "clip_lower", "clip_upper"):
+            assert np.isfinite(getattr(found, column)).all(), column
+        assert (found.sum_noise_std > 0).all()
+        assert (found.clip_upper > found.clip_lower).all()
+
+
+def test_a_declared_threshold_is_checked_like_a_bound():
+    with pytest.raises(ParameterError, match="another unit"):
+        Plan(epsilon=1.0, upper=1.0, length=100, threshold=FixedThreshold(upper=2.0**-210))
