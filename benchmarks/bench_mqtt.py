@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import shutil
 import socket
 import subprocess
@@ -14,13 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import rillet
 from frame import Comparison, Contender
-from rillet import Plan
-from rillet.durable import DurableStreams
-from rillet.engine.job import Job
-from rillet.sink.sqlite import SqliteSink
-from rillet.source import DeclaredKeys
-from rillet.source.mqtt import MqttOptions, MqttSource
 
 MESSAGES = 20_000
 KEYS = 20
@@ -120,29 +114,35 @@ def _bare() -> None:
 
 def _rillet() -> None:
     """The whole way: decoded, absorbed, committed, delivered, acknowledged."""
-    keys = [(f"m{number}",) for number in range(KEYS)]
-    plan = Plan.baseline(epsilon=1.0, upper=100.0, length=2 * MESSAGES)
-    plan = dataclasses.replace(plan, keys=tuple(keys))
+    keys = [f"m{number}" for number in range(KEYS)]
     folder = _folder() / "state"
     shutil.rmtree(folder, ignore_errors=True)
     stop = threading.Event()
-    options = MqttOptions(
-        address=f"{_HOST}:{_broker()}",
-        topic="rillet/{meter}",
-        client_id="rillet",
-        field="kwh",
-        sequence="seq",
-    )
-    source = MqttSource(options, keys=DeclaredKeys(keys), stop=stop)
-    with DurableStreams(folder, plan) as streams:
-        sink = SqliteSink(folder / "releases.db", synchronous="full")
 
-        def watch(tally: Any) -> None:
-            if tally.observations == MESSAGES:
-                stop.set()
+    def watch(summary: Any) -> None:
+        if summary.observations == MESSAGES:
+            stop.set()
 
-        Job(streams, {"releases.db": sink}, watch=watch).run(source.blocks())
-        sink.close()
+    tables = {
+        "plan": {
+            "mechanism": "baseline",
+            "epsilon": 1.0,
+            "upper": 100.0,
+            "length": 2 * MESSAGES,
+        },
+        "keys": {"columns": ["meter"], "values": keys},
+        "source": {
+            "kind": "mqtt",
+            "address": f"{_HOST}:{_broker()}",
+            "topic": "rillet/{meter}",
+            "client_id": "rillet",
+            "field": "kwh",
+            "sequence": "seq",
+        },
+        "state": {"folder": str(folder)},
+        "log": {"level": "warning"},
+    }
+    rillet.run(tables, watch=watch, stop=stop)
 
 
 def bench_mqtt() -> Comparison:

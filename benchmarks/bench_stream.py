@@ -22,7 +22,7 @@ def bench_tree() -> Comparison:
     dp.enable_features("contrib")
     minutes = datasets.trips(LENGTH)
     plan = Plan.baseline(epsilon=EPSILON, upper=UPPER, length=LENGTH)
-    steps = plan.layout.epochs[0].steps
+    steps = plan.layout.segments[0].steps
 
     tree = dp.t.make_b_ary_tree(
         dp.vector_domain(dp.atom_domain(T="i64")),

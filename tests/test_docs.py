@@ -15,6 +15,7 @@ import pytest
 
 import rillet
 from helpers.pages import RUN, SHOWN, Page, blocks, matches
+from rillet.release import FIELDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -81,6 +82,8 @@ def exists(dotted: str) -> bool:
     found: object = rillet
     for part in dotted.split("."):
         if part in getattr(found, "__dataclass_fields__", {}):
+            return True
+        if found is rillet.Release and part in {field.name for field in FIELDS}:
             return True
         if not hasattr(found, part) and inspect.ismodule(found):
             with contextlib.suppress(ModuleNotFoundError):
@@ -167,6 +170,27 @@ def test_what_pages_name_exists():
     for source in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
         for path in re.findall(r"docs/[\w/-]+\.md", source.read_text(encoding="utf-8")):
             missing += [] if (ROOT / path).exists() else [f"{source.relative_to(ROOT)}: {path}"]
+    assert missing == []
+
+
+def test_every_invariant_names_code_and_tests_that_exist():
+    page = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8")
+    invariants = re.split(r"^### ", page, flags=re.MULTILINE)[1:]
+    assert len(invariants) > 20
+    missing = []
+    for invariant in invariants:
+        title = invariant.splitlines()[0]
+        code = re.findall(r"`rillet\.([\w.]+)`", invariant)
+        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", invariant)
+        missing += [] if code and tests else [f"{title}: no code or no test"]
+        missing += [f"{title}: {dotted}" for dotted in code if not exists(dotted)]
+        for file, test in tests:
+            path = ROOT / file
+            defined = path.exists() and f"\ndef {test}(" in path.read_text(encoding="utf-8")
+            missing += [] if defined else [f"{title}: {file}::{test}"]
+        # No name escapes the two patterns above.
+        assert invariant.count("`rillet.") == len(code)
+        assert invariant.count("`tests/") == len(tests)
     assert missing == []
 
 

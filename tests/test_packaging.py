@@ -124,7 +124,7 @@ stream = plan.open()
 for value in (1.0, 20.0, 300.0):
     release = stream.update(value)
 assert release.t == 3 and release.noise_std > 0
-assert plan.resume(stream.snapshot(), secret=stream.secret).release() == release
+assert plan.resume(stream.snapshot(), secret=stream.secret).latest() == release
 print(rillet.__version__)
 """
 

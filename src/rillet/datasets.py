@@ -227,7 +227,7 @@ def trips_blocks(
 ) -> Iterator[FloatArray]:
     """Simulate commutes block by block, in bounded memory.
 
-    **Privacy.** Simulated: there is nobody behind these numbers. The seed belongs to the simulation
+    **Privacy.** Simulated: these numbers belong to no person. The seed belongs to the simulation
     and reaches no release.
 
     A trip takes 2 + Gamma(shape 2.6, scale 14) minutes, at most 1440; the law peaks near 24 minutes

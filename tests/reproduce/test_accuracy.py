@@ -140,7 +140,7 @@ def test_the_best_fixed_threshold_is_the_best_of_whole_plans(delta):
         for run in range(60):
             stream = given.open(secret=Secret.for_tests(6), key=(run,))
             stream.update_many(values)
-            errors.append(abs(stream.release().sum - values.sum()))
+            errors.append(abs(stream.latest().sum - values.sum()))
         tried[factor] = np.mean(errors)
     assert min(tried, key=tried.__getitem__) == 1.0
     assert tried[1.0] == pytest.approx(best.at_end, rel=0.35)
@@ -364,9 +364,9 @@ def shares(make: Make, upper: float, runs: int) -> Iterator[tuple[float, float]]
     plan = default_plan(LENGTH, upper)
     for run in range(runs):
         stream, first = plan.open(secret=Secret.for_tests(9), key=(run,)), 0
-        for last in (plan.lag, *(epoch.last for epoch in plan.layout.epochs)):
+        for last in (plan.lag, *(epoch.last for epoch in plan.layout.segments)):
             release = stream.update_many(values[first:last])[-1]
-            truth = np.mean(values[first:last] > release.threshold)
+            truth = np.mean(values[first:last] > release.clip_upper)
             if last * 4 >= LENGTH:
                 yield release.clipped_share, float(truth)
             first = last

@@ -107,7 +107,7 @@ def whole_runs(plan: Plan, values: FloatArray, runs: int, secret: Secret) -> Flo
     for run in range(runs):
         stream = plan.open(secret=secret, key=(run,))
         stream.update_many(values)
-        released.append(stream.release().sum)
+        released.append(stream.latest().sum)
     return np.array(released) - exact
 
 
@@ -125,11 +125,11 @@ class Shortcut:
         self.sums = np.concatenate(([0.0], np.cumsum(self.sorted)))
 
     def error(self, secret: Secret, run: int) -> float:
-        assert self.layout.opening is not None
+        assert self.layout.warm_up is not None
         assert self.layout.main is not None
-        own = secret.derive("stream", self.plan.digest, "", run)
+        own = secret.derive("stream", self.plan.layout.digest, "", run)
         learned: Range = self.threshold.draw(self.unreleased, own)
-        noise = self.layout.opening.noise(own, "opening").draw(1, 1)[0] / self.layout.opening.steps
+        noise = self.layout.warm_up.noise(own, "warm-up").draw(1, 1)[0] / self.layout.warm_up.steps
         leaf, main = self.layout.length - LAG, self.layout.main
         nodes = []
         while leaf:

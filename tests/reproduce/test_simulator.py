@@ -231,7 +231,7 @@ def test_paths_are_those_of_whole_streams(delta):
     values = exponential(60_000)
     plan = default_plan(60_000, 3000.0, delta=delta)
     layout = plan.layout
-    assert len(layout.epochs) > 2
+    assert len(layout.segments) > 2
     exact, paths = np.cumsum(values), draw_paths(plan, values, 3, seed=11)
     steps = np.append(np.arange(10_000, 60_000, 500), 60_000)
     bias = clipping(paths, values, steps) + paths.added_at(steps)
@@ -240,7 +240,7 @@ def test_paths_are_those_of_whole_streams(delta):
     for run in range(3):
         releases = plan.open(secret=Secret.for_tests(11), key=(run,)).update_many(values)
         at = np.searchsorted(releases.t, paths.ends)
-        assert paths.uppers[run].tolist() == releases.threshold[at].tolist()
+        assert paths.uppers[run].tolist() == releases.clip_upper[at].tolist()
         stated = noise_std(layout, paths.uppers[run : run + 1], releases.t[::997])
         assert stated[0] == pytest.approx(releases.sum_noise_std[::997])
         # What is left of the error after clipping and adding back is noise of the stated size.
@@ -268,9 +268,9 @@ def test_a_run_decides_as_the_stream_with_its_key(more):
     runs = simulate(plan, values, 2, seed=4)
     for run in range(2):
         stream = whole_stream(plan, values, 4, run)
-        last, segment = stream.release(), stream._settled().segment
-        assert last.threshold == runs.thresholds[run]
-        removed = segment.removed + segment.removed_each * (len(values) - segment.after)
+        last, anchor = stream.latest(), stream._state().anchor
+        assert last.clip_upper == runs.thresholds[run]
+        removed = anchor.removed + anchor.removed_each * (len(values) - anchor.after)
         assert runs.added_back[run] == pytest.approx(removed, rel=1e-12)
         assert runs.noise_std[run] == pytest.approx(last.noise_std, rel=1e-6)
         # What is left is the noise: a few of its deviations at most.
@@ -297,7 +297,7 @@ def compare(runs: int) -> Comparison:
     values = baskets()
     plan = default_plan(len(values), 3000.0)
     short = simulate(plan, values, runs, seed=4)
-    released = [whole_stream(plan, values, 4, run).release().sum for run in range(runs)]
+    released = [whole_stream(plan, values, 4, run).latest().sum for run in range(runs)]
     errors = np.array(released) - short.exact_sum
     known = short.clipping + short.added_back
     return Comparison(errors, (errors - known) / short.noise_std, short)

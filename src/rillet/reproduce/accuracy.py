@@ -3,7 +3,7 @@
 Errors are of the running sum. *At step n* is the mean |error|, the paper's measure; *over all
 steps* is the root of the mean squared error over evenly spaced steps at which the mechanism
 releases, BT judged at the same steps. Both are divided into those of BT, and compared with the
-same strategy clipped at the best fixed threshold, which nobody knows in advance.
+same strategy clipped at the best fixed threshold, which is not known in advance.
 
 **Privacy.** Public data only; the draws come from published secrets.
 """
@@ -73,7 +73,7 @@ def evaluate(
     ends = expected_errors(layout, widths, bias[:, -1], draws, simulation_secret(_SEED))
     over_all, at_end = math.sqrt(float(squares.mean())), float(ends.mean())
     # Draws of the noise are shared by all runs; |noise| has a std of 0.76 of its mean, or less.
-    exact = len(layout.epochs) > 1 or layout.noise_law == "gaussian"
+    exact = len(layout.segments) > 1 or layout.noise_law == "gaussian"
     shared = 0.0 if exact else 0.76 * at_end / math.sqrt(draws)
     return Errors(
         at_end=at_end,
@@ -243,7 +243,7 @@ def _runs(context: Context, plan: Plan) -> int:
     """As many as the time allows: some ranges take longer to draw than others."""
     if plan.layout.declared_range is not None:
         return 1
-    if len(plan.layout.epochs) > 1:
+    if len(plan.layout.segments) > 1:
         return context.pick(200, 20)
     if isinstance(plan.threshold, ExponentialQuantile):
         return context.pick(1000, 50)

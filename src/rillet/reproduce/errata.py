@@ -210,7 +210,7 @@ def first_term(context: Context | None = None) -> Erratum:
         found = optimum(context, stream, HEADLINE_LAG, variant)
         share = found.parameters.threshold_share
         layout = Plan.paper(**facts(stream), lag=HEADLINE_LAG, threshold_share=share).layout
-        warm_up, last = math.sqrt(layout.opening_unit_variance), layout.unit_std_at(stream.length)
+        warm_up, last = math.sqrt(layout.warm_up_unit_variance), layout.unit_std_at(stream.length)
         omitted = alpha_first_block(found.threshold_max, EPSILON * (1 - share), 0.04 * BETA)
         numbers[variant] = {
             "threshold_share": share,

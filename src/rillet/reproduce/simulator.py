@@ -33,9 +33,11 @@ from rillet.errors import ParameterError
 from rillet.layout import Layout
 from rillet.noise import LAWS, LatticeNoise, Secret
 from rillet.plan import Plan
+from rillet.statistic import Range
+from rillet.step import later_look, look_noise
 from rillet.strategy import BinaryTree, Independent, Mechanism, SignedDigitTree
 from rillet.strategy.signed_digit import SignedDigitNoise
-from rillet.threshold import ExponentialQuantile, Look, Range, RefreshingThreshold, SmoothQuantile
+from rillet.threshold import ExponentialQuantile, Look, SmoothQuantile, TailHistogram
 from rillet.threshold.tail_model import mean_absolute
 
 __all__ = ["Paths", "Runs", "clipping", "draw_noise", "draw_paths", "improvement", "noise_std"]
@@ -111,14 +113,16 @@ def draw_paths(plan: Plan, values: FloatArray, runs: int, seed: int) -> Paths:
     **Privacy.** For public data only.
     """
     layout = plan.layout
-    ends = np.array([*([layout.lag] if layout.lag else ()), *(part.last for part in layout.epochs)])
+    ends = np.array(
+        [*([layout.lag] if layout.lag else ()), *(part.last for part in layout.segments)]
+    )
     declared, threshold = layout.declared_range, layout.threshold
     if declared is not None:
         return Paths.constant(np.full(runs, declared.upper), ends)
-    if not isinstance(threshold, RefreshingThreshold):
+    if not isinstance(threshold, TailHistogram):
         learned = _learned_once(layout, values[: layout.lag], runs, simulation_secret(seed))
         return Paths.constant([one.upper for one in learned], ends)
-    if layout.centre_budget:
+    if threshold.two_sided:
         raise ParameterError("threshold", "a range that begins at lower", "one with a centre")
     secret, counts = Secret.for_tests(seed), _counts(layout, threshold, values, ends)
     rows, lasts = [], []
@@ -147,14 +151,14 @@ def _learned_once(layout: Layout, values: FloatArray, runs: int, secret: Secret)
 
 
 def _counts(
-    layout: Layout, threshold: RefreshingThreshold, values: FloatArray, ends: IntArray
+    layout: Layout, threshold: TailHistogram, values: FloatArray, ends: IntArray
 ) -> dict[int, IntArray]:
     """The exact counts of each look, by the observation after which it is taken."""
-    looks = {layout.lag, *(part.last for part in layout.epochs if part.look is not None)}
+    looks = {layout.lag, *(part.last for part in layout.segments if part.look is not None)}
     return {
         last: sum(
             (
-                threshold.tally(values[at : min(at + _COUNTED_AT_ONCE, last)], layout.bounds)
+                threshold.count(values[at : min(at + _COUNTED_AT_ONCE, last)], layout.bounds, None)
                 for at in range(first, last, _COUNTED_AT_ONCE)
             ),
             start=np.zeros(1, np.int64),
@@ -172,7 +176,6 @@ def _refreshed(
     What a stream with this secret does at its public times, without the sums.
     """
     threshold = layout.threshold
-    assert isinstance(threshold, RefreshingThreshold)
     looks: tuple[Look, ...] = ()
     ranges: tuple[Range, ...] = ()
     segments: list[tuple[float, float, float]] = []
@@ -195,10 +198,13 @@ def _refreshed(
 
 def _take_look(layout: Layout, exact_counts: IntArray, secret: Secret, t: int) -> Look:
     """The look that a stream with this secret takes after ``t`` observations."""
-    noise = layout.look_at(t)
-    draws = LatticeNoise(LAWS[noise.law], noise.scale, secret, ("look", t))
-    noisy = exact_counts + draws.draw(0, len(exact_counts))
-    return Look(noisy, noise.observations, noise.scale, noise.law)
+    threshold = layout.threshold
+    if t == layout.lag:
+        assert isinstance(threshold, TailHistogram)
+        return threshold.first_look(exact_counts, t, layout.threshold_budget, secret)
+    noise = layout.segment_at(t).look
+    assert noise is not None
+    return later_look(noise, exact_counts, look_noise(noise, secret, t, len(exact_counts)), None)
 
 
 # --- Clipping ------------------------------------------------------------------------------------
@@ -251,12 +257,12 @@ def noise_std(layout: Layout, widths: FloatArray, steps: IntArray) -> FloatArray
     later = steps > layout.lag
     leaves = np.array([layout.complete_leaves(t) for t in steps[later].tolist()], np.int64)
     result = np.empty((len(widths), len(steps)))
-    result[:, ~later] = widths[:, :1] * math.sqrt(layout.opening_unit_variance)
-    if len(layout.epochs) == 1 and len(leaves):
+    result[:, ~later] = widths[:, :1] * math.sqrt(layout.warm_up_unit_variance)
+    if len(layout.segments) == 1 and len(leaves):
         result[:, later] = widths[:, -1:] * layout.unit_std(leaves)
     elif len(leaves):
-        lattice = np.array([part.steps for part in layout.epochs])
-        segment = np.searchsorted([part.last for part in layout.epochs], steps[later])
+        lattice = np.array([part.steps for part in layout.segments])
+        segment = np.searchsorted([part.last for part in layout.segments], steps[later])
         parts = [(number, segment == number) for number in np.unique(segment).tolist()]
         for row, width in zip(result, widths[:, -len(lattice) :], strict=True):
             worth = tuple((width / lattice).tolist())
@@ -271,22 +277,22 @@ def noise_std(layout: Layout, widths: FloatArray, steps: IntArray) -> FloatArray
 def draw_noise(layout: Layout, widths: FloatArray, t: int, secret: Secret) -> FloatArray:
     """A draw of the noise of the sum at ``t`` for each row of widths, as in `noise_std`."""
     noise, first = np.zeros(len(widths)), widths[:, 0]
-    warm_up, main = layout.opening, layout.main
+    warm_up, main = layout.warm_up, layout.main
     if warm_up is not None:
         one = np.array([warm_up.leaves])
-        std = first * math.sqrt(layout.opening_unit_variance)
-        noise += _sum_noise(warm_up, one, (first / warm_up.steps)[:, None], std, secret, "opening")
+        std = first * math.sqrt(layout.warm_up_unit_variance)
+        noise += _sum_noise(warm_up, one, (first / warm_up.steps)[:, None], std, secret, "warm-up")
     if t > layout.lag and main is not None:
         # The error is Σ_j c_j·E(T_j): E(T_j) is the noise of the prefix at the end of segment j in
         # lattice units, and c_j the worth of a unit in segment j less that in the next.
-        last = int(np.searchsorted([part.last for part in layout.epochs], t))
-        ends = [*(part.last for part in layout.epochs[:last]), t]
+        last = int(np.searchsorted([part.last for part in layout.segments], t))
+        ends = [*(part.last for part in layout.segments[:last]), t]
         leaves = np.array([layout.complete_leaves(end) for end in ends])
-        lattice = np.array([part.steps for part in layout.epochs])
+        lattice = np.array([part.steps for part in layout.segments])
         worth = (widths[:, -len(lattice) :] / lattice)[:, : last + 1]
         change = worth - np.column_stack((worth[:, 1:], np.zeros(len(worth))))
         whole = noise_std(layout, widths, np.array([t]))[:, 0]
-        std = np.sqrt(np.maximum(whole**2 - first**2 * layout.opening_unit_variance, 0.0))
+        std = np.sqrt(np.maximum(whole**2 - first**2 * layout.warm_up_unit_variance, 0.0))
         noise += _sum_noise(main, leaves, change, std, secret, "main")
     return noise
 
@@ -347,7 +353,7 @@ def expected_errors(
     Exact for normal noise, and taken as normal where the range changes; else a mean over draws
     that all runs share.
     """
-    if len(layout.epochs) > 1 or layout.noise_law == "gaussian":
+    if len(layout.segments) > 1 or layout.noise_law == "gaussian":
         return mean_absolute(bias, noise_std(layout, widths, np.array([layout.length]))[:, 0])
     one = np.ones((draws, widths.shape[1]))
     unit = draw_noise(layout, one, layout.length, secret)
@@ -462,7 +468,7 @@ def _observed(layout: Layout, values: ArrayLike, step: int) -> FloatArray:
         raise ParameterError("t", f"from {max(layout.lag, 1):,} to {layout.length:,}", step)
     if (step - layout.lag) % layout.every and step != layout.length:
         raise ParameterError("t", f"a multiple of {layout.every:,} after the lag", step)
-    needed = layout.length if len(layout.epochs) > 1 else step
+    needed = layout.length if len(layout.segments) > 1 else step
     observed = np.asarray(values, np.float64)[:needed]
     if len(observed) < needed or not np.isfinite(observed).all():
         found = f"{len(observed):,}, or some that are not finite"
