@@ -40,7 +40,7 @@ def test_a_wrong_parameter_is_named_and_nothing_is_drawn(make, name, value):
         make(**(RIGHT | promise | {name: value}))
     assert raised.value.parameter == name
     assert str(raised.value).startswith(name)
-    assert live_secrets() == before
+    assert live_secrets() <= before  # fewer where something of before was collected meanwhile
 
 
 def test_what_could_be_drawn_from_is_counted():
