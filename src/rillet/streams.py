@@ -125,7 +125,7 @@ class Streams(_Single):
                     "key", f"one key per value, {len(raw_values):,} in all", len(key_of)
                 )
         else:
-            key_of = np.full(len(raw_values), self._index(key), np.int64)
+            key_of = one_key(self._index(key), len(raw_values))
         return self.absorb(raw_values, key_of)
 
     def absorb(
@@ -159,7 +159,7 @@ class Streams(_Single):
         guard = self._guard
         with self._settled(), nullcontext() if guard is None else guard.locked():
             sequences: dict[int, int] = {}
-            if len(key_of) and key_of.min() < 0:
+            if len(key_of) and (key_of[0] if _is_one(key_of) else key_of.min()) < 0:
                 declared = key_of >= 0
                 key_of, raw_values = key_of[declared], raw_values[declared]
                 sequence = None if sequence is None else sequence[declared]
@@ -394,7 +394,7 @@ class Stream(_Single):
         raw_block = as_observations(values)
         with self._lock:
             self._settle()
-            return self._streams.absorb(raw_block, np.full(len(raw_block), self._index, np.int64))
+            return self._streams.absorb(raw_block, one_key(self._index, len(raw_block)))
 
     def latest(self) -> Release:
         """The latest release again, the very same numbers."""
@@ -504,7 +504,7 @@ class Stream(_Single):
             raw_pending, self._raw_pending = self._raw_pending, []
             raw_block = np.array(raw_pending)
             try:
-                self._streams.absorb(raw_block, np.full(len(raw_block), self._index, np.int64))
+                self._streams.absorb(raw_block, one_key(self._index, len(raw_block)))
             except BaseException:
                 self._raw_pending = raw_pending
                 raise
@@ -518,11 +518,21 @@ class Stream(_Single):
             store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
 
 
+def one_key(index: int, count: int) -> IntArray:
+    """The same key for so many observations: one number in memory, however many they are."""
+    return np.broadcast_to(np.int64(index), count)
+
+
+def _is_one(key_of: IntArray) -> bool:
+    """Whether this is :func:`one_key`, without looking at all of it."""
+    return key_of.strides == (0,)
+
+
 def rows_of_keys(key_of: IntArray) -> Iterator[tuple[int, Any]]:
     """The rows of each key that occurs, in order."""
     if not len(key_of):
         return
-    if (key_of == key_of[0]).all():
+    if _is_one(key_of) or (key_of == key_of[0]).all():
         yield int(key_of[0]), slice(None)
         return
     order = np.argsort(key_of, kind="stable")
