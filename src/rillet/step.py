@@ -12,7 +12,7 @@ strategy with nodes and noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
@@ -567,22 +567,34 @@ def _columns(
 ) -> dict[str, Column]:
     """The statistic's numbers, each worked out when it is asked for."""
     names, widths = len(statistic.names), _widths(statistic, clipping)
-    known: dict[tuple[int, int], tuple[FloatArray, ...]] = {}
-
-    def totals(part: slice) -> Totals:
-        part = slice(part.start // names, part.stop // names)
-
-        def of_part() -> tuple[FloatArray, ...]:
-            asked = (part.start, part.stop)
-            if asked not in known:
-                known.clear()
-                known[asked] = unit_stds(part)
-            return known[asked]
-
-        return Totals(t[part], tuple(total[part] for total in sums), of_part, widths)
+    # Of the part asked for last: several columns of it are wanted, and some are the same number.
+    asked: tuple[int, int] | None = None
+    numbers: Mapping[str, Callable[[], Any]] = {}
+    known: dict[Callable[[], Any], FloatArray] = {}
 
     def column(name: str) -> Column:
-        return lambda part: np.asarray(statistic.numbers(totals(part))[name](), np.float64)
+        def of_part(part: slice) -> FloatArray:
+            nonlocal asked, numbers
+            if (part.start, part.stop) != asked:
+                asked = part.start, part.stop
+                numbers = statistic.numbers(totals(slice(asked[0] // names, asked[1] // names)))
+                known.clear()
+            number = numbers[name]
+            if number not in known:
+                known[number] = np.asarray(number(), np.float64)
+            return known[number]
+
+        return of_part
+
+    def totals(part: slice) -> Totals:
+        stds: list[tuple[FloatArray, ...]] = []
+
+        def of_part() -> tuple[FloatArray, ...]:
+            if not stds:
+                stds.append(unit_stds(part))
+            return stds[0]
+
+        return Totals(t[part], tuple(total[part] for total in sums), of_part, widths)
 
     return {name: column(name) for name in _numbers_of(statistic)}
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -298,10 +298,14 @@ class Mechanism:
     def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> Levels:
         """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
 
-        @cache
+        # Not functools.cache: making one costs more than a short block's noise.
+        opened: dict[int, LatticeNoise] = {}
+
         def level(number: int) -> LatticeNoise:
-            suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
-            return self.noise(secret, *purpose, *suffix, column=column)
+            if number not in opened:
+                suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
+                opened[number] = self.noise(secret, *purpose, *suffix, column=column)
+            return opened[number]
 
         return level
 
