@@ -297,7 +297,6 @@ class Mechanism:
 
     def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> Levels:
         """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
-
         # Not functools.cache: making one costs more than a short block's noise.
         opened: dict[int, LatticeNoise] = {}
 
