@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
@@ -644,9 +644,3 @@ def _renumbered(keys: tuple[Key, ...], key_of: IntArray) -> tuple[tuple[Key, ...
     new = np.empty(len(keys), np.int64)
     new[order] = np.arange(len(order))
     return tuple(keys[index] for index in order.tolist()), new[key_of]
-
-
-def iterate_records(releases: Iterable[Release]) -> Iterator[dict[str, Any]]:
-    """All records of some releases."""
-    for release in releases:
-        yield from release
