@@ -64,7 +64,7 @@ def test_other_types_are_refused_by_the_schema(tmp_path, column):
     with pytest.raises(InputError, match="expected numbers or text") as caught:
         read_parquet(write(tmp_path, column), "x")
     assert f"found the type {column.type}".split("<")[0] in str(caught.value)
-    assert "271" not in str(caught.value)
+    assert "271.828" not in str(caught.value)
 
 
 @pytest.mark.parametrize("row_group_size", [3, 7, 100])
