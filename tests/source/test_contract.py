@@ -13,8 +13,10 @@ import warnings
 import numpy as np
 import pytest
 
+from rillet.gather.clock import NO_TIME
 from rillet.source import UNDECLARED, Block, DeclaredKeys, Source, open_source
 from rillet.testing import ContractViolation, check_source
+from rillet.times import now
 from source.test_mqtt import address, publish, subscribe
 
 KEYS = DeclaredKeys([("north",), ("south",)], ["line"])
@@ -38,17 +40,25 @@ LINES = ["north", "south", "west", " north", "", "south"] * 2
 KEY_OF = [0, 1, UNDECLARED, 0, UNDECLARED, 1] * 2
 SEQUENCE = [3, 5, -1, 0, 2**63 - 1, -1, -1, 8, 9, 9, 1, -1]
 TEXTS = ["3", "5", "x", "0", str(2**63 - 1), str(2**63), "-4", "8", "9", " 9", "1", ""]
-ROWS = list(zip(LINES, CELLS, TEXTS, strict=True))
+TIMES = ["2026-01-01T00:00Z", "2026-01-01 00:00:00", "", "1767225600", "1.5", "soon"]
+TIMES += ["1969-12-31T23:59:59Z", "2099-01-01", "9999-12-31T23:59:59.999999Z", "x", "1e300", "NaT"]
+NEW_YEAR = 1_767_225_600_000_000
+AT = [NEW_YEAR, NEW_YEAR - 3_600_000_000, NO_TIME, NEW_YEAR, 1_500_000, NO_TIME, -1_000_000]
+AT += [4_070_905_200_000_000, 253_402_300_799_999_999, NO_TIME, NO_TIME, NO_TIME]
+NAMES = ("line", "x", "n", "at")
+ROWS = list(zip(LINES, CELLS, TEXTS, TIMES, strict=True))
+EXPECTED = {"key_of": KEY_OF, "sequence": SEQUENCE, "at": AT}
+WANTED = {"sequence": "n", "time": "at", "zone": "Europe/Berlin"}
 
 
 def csv_file(folder):
-    body = "".join(f'{line},"{cell}",{text}\n' for line, cell, text in ROWS)
-    (folder / "d.csv").write_text("line,x,n\n" + body)
+    body = "".join(f'{line},"{cell}",{text},{at}\n' for line, cell, text, at in ROWS)
+    (folder / "d.csv").write_text("line,x,n,at\n" + body)
     return folder / "d.csv"
 
 
 def json_file(folder):
-    records = [{"line": line, "x": cell, "n": text} for line, cell, text in ROWS]
+    records = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
     (folder / "d.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder / "d.jsonl"
 
@@ -57,7 +67,7 @@ def parquet_file(folder):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    table = pa.table(dict(zip(("line", "x", "n"), zip(*ROWS, strict=True), strict=True)))
+    table = pa.table(dict(zip(NAMES, zip(*ROWS, strict=True), strict=True)))
     pq.write_table(table, folder / "d.parquet", row_group_size=5)
     return folder / "d.parquet"
 
@@ -66,7 +76,7 @@ def parquet_file(folder):
 @pytest.mark.parametrize("follow", [False, True])
 def test_files(tmp_path, write, follow):
     path = write(tmp_path)
-    options = {"path": path, "column": "x", "sequence": "n"}
+    options = {"path": path, "column": "x", **WANTED}
     if follow:
         if write is parquet_file:
             return
@@ -74,8 +84,7 @@ def test_files(tmp_path, write, follow):
     check_source(
         lambda stop: open_source(options, keys=KEYS, stop=stop),
         NUMBERS,
-        key_of=KEY_OF,
-        sequence=SEQUENCE,
+        **EXPECTED,
     )
 
 
@@ -123,12 +132,12 @@ def test_named_pipes(tmp_path):
 
 
 def test_mqtt(broker):
-    payloads = [json.dumps({"x": cell, "n": text}) for _, cell, text in ROWS]
+    payloads = [json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS]
     opened = []
 
     def make(stop):
         name = f"contract-{uuid.uuid4().hex}"  # each time a session of its own
-        options = {"client_id": name, "field": "x", "sequence": "n", "wait": 0.05}
+        options = {"client_id": name, "field": "x", "wait": 0.05, **WANTED}
         topic = f"{name}/{{line}}"
         subscribe(broker, topic, **options)
         lines = [line or "nowhere" for line in LINES]
@@ -137,7 +146,7 @@ def test_mqtt(broker):
         opened.append(name)
         return open_source(table, keys=DeclaredKeys(KEYS.keys), stop=stop)
 
-    check_source(make, NUMBERS, key_of=KEY_OF, sequence=SEQUENCE)
+    check_source(make, NUMBERS, **EXPECTED)
     assert len(opened) > 5
 
 
@@ -178,7 +187,12 @@ class Broken(Source):
             if self.fault == "warning":
                 warnings.warn("a value", RuntimeWarning, stacklevel=1)
             position = {"rows": end} if self.fault != "positions" else {"rows": (end,)}
-            yield Block(values, position, None, {"rows": row})
+            arrived = {
+                "arrived late": np.full(values.size, 2**62),
+                "arrived alone": np.array([now()] * (values.size + 1)),
+            }.get(self.fault)
+            at = np.zeros(values.size, np.int64) if self.fault == "unasked" else None
+            yield Block(values, position, None, {"rows": row}, at=at, arrived=arrived)
             row = end
 
 
@@ -193,6 +207,9 @@ class Broken(Source):
         ("positions", "positions"),
         ("stop", "stop"),
         ("repr", "silence"),
+        ("arrived late", "arrival"),
+        ("arrived alone", "arrival"),
+        ("unasked", "expected no at"),
     ],
 )
 def test_a_broken_promise_is_named(fault, promise):

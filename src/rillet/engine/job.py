@@ -364,11 +364,14 @@ def check_replay(source: Source, store: Store, folder: object) -> None:
 
 
 def _digest(store: SqliteStore, blocks: Sequence[Block]) -> str:
-    """Keyed digest of consecutive rows, however they are cut into blocks."""
+    """Keyed digest of consecutive rows, however they are cut into blocks.
+
+    When they arrived is not part of it: read again, they arrive again.
+    """
     raw_parts: list[bytes | memoryview] = [
         json.dumps([blocks[0].start, blocks[-1].position], sort_keys=True).encode()
     ]
-    for name in ("raw_values", "key_of", "sequence"):
+    for name in ("raw_values", "key_of", "sequence", "at"):
         raw_columns = [getattr(block, name) for block in blocks]
         if raw_columns[0] is not None:
             raw_parts += [np.ascontiguousarray(raw_column).data for raw_column in raw_columns]

@@ -195,8 +195,14 @@ def _column(raw_elements: Any, zone: tzinfo | None) -> IntArray:
     if kind == "f":
         return _seconds(raw_elements)
     raw_list = list(raw_elements)
-    if set(map(type, raw_list)) <= {str, bytes, np.str_, np.bytes_}:
+    kinds = set(map(type, raw_list))
+    if kinds <= {str, bytes, np.str_, np.bytes_}:
         return _texts(raw_list, zone)
+    if kinds <= {int, float}:
+        try:
+            return _seconds(np.array(raw_list, np.float64))
+        except OverflowError:
+            pass  # an integer beyond the largest float
     return np.fromiter((_time(raw, zone) for raw in raw_list), np.int64, len(raw_list))
 
 

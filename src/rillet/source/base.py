@@ -49,14 +49,12 @@ class RawRows(NamedTuple):
     raw_values: FloatArray
     key_of: IntArray | None = None
     sequence: IntArray | None = None
+    at: IntArray | None = None
 
     def part(self, rows: slice) -> RawRows:
         """Return some of the rows."""
-        return RawRows(
-            self.raw_values[rows],
-            None if self.key_of is None else self.key_of[rows],
-            None if self.sequence is None else self.sequence[rows],
-        )
+        raw_others = [None if column is None else column[rows] for column in self[1:]]
+        return RawRows(self.raw_values[rows], *raw_others)
 
     def joined(self, raw_more: RawRows) -> RawRows:
         """Return these rows and others behind them."""
@@ -64,18 +62,15 @@ class RawRows(NamedTuple):
         def both(one: IntArray | None, other: IntArray | None) -> IntArray | None:
             return None if one is None or other is None else np.concatenate((one, other))
 
-        return RawRows(
-            np.concatenate((self.raw_values, raw_more.raw_values)),
-            both(self.key_of, raw_more.key_of),
-            both(self.sequence, raw_more.sequence),
-        )
+        raw_values = np.concatenate((self.raw_values, raw_more.raw_values))
+        return RawRows(raw_values, *map(both, self[1:], raw_more[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Block:
     """Consecutive observations.
 
-    **Privacy.** Touches raw data: values, keys and sequence numbers are unreleased. So are
+    **Privacy.** Touches raw data: values, keys, sequence numbers and times are unreleased. So are
     positions, which may count the bytes of rows. ``repr`` shows the number of rows alone.
 
     ``numpy.asarray(block)`` gives the values, so a block can be passed where an array is wanted.
@@ -96,6 +91,12 @@ class Block:
     sequence : numpy.ndarray or None
         int64, the sequence number of each observation, -1 if it has none; None if the source was
         not asked for them.
+    at : numpy.ndarray or None
+        int64, the time that each observation tells, in microseconds since 1970,
+        `rillet.gather.clock.NO_TIME` if it tells none; None if the source was not asked for them.
+    arrived : numpy.ndarray or None
+        int64, when this machine received each observation, in the same unit, whenever it is
+        absorbed; None if the source is not a live one. Not the same if the rows are read again.
     """
 
     raw_values: FloatArray
@@ -104,6 +105,8 @@ class Block:
     start: Position | None = None
     key_of: IntArray | None = None
     sequence: IntArray | None = None
+    at: IntArray | None = None
+    arrived: IntArray | None = None
 
     def __len__(self) -> int:
         return int(self.raw_values.size)
@@ -128,9 +131,10 @@ class Source(ABC):
 
     - **One row, one observation.** A cell that is empty, missing or no number is NaN. No value
       makes a source raise, warn, skip or add a row.
-    - **Keys and sequence numbers.** On request each observation has the index of its key among the
-      declared ones and its sequence number. A row with no such key stays, marked
-      `rillet.source.UNDECLARED`; who absorbs the block drops it.
+    - **Keys, sequence numbers and times.** On request each observation has the index of its key
+      among the declared ones, its sequence number and its time. A row with no such key stays,
+      marked `rillet.source.UNDECLARED`; who absorbs the block drops it. From a live source (a
+      broker, a pipe, a file that is followed) it also has the time when it was received.
     - **Bounded memory.** At most ``block_rows`` rows are held at a time, and a chunk of those
       behind.
     - **Resume.** ``blocks(block.position)`` continues behind that block, ``blocks(block.start)``

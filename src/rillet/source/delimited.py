@@ -23,6 +23,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rillet.errors import InputError, ParameterError
+from rillet.gather.clock import read_times
 from rillet.source.base import RawRows
 from rillet.source.cells import find_column, number, numbers
 from rillet.source.keys import Wanted
@@ -71,7 +72,8 @@ def csv_rows(
     def raw_rows_of(raw_run: RawRun) -> RawRows:
         raw_values, *raw_others = raw_columns_of(raw_run)
         plain = b"_" not in raw_run.raw_text
-        return wanted.raw_rows(numbers(raw_values, plain=plain), raw_others, plain=plain)
+        raw_at = None if wanted.time is None else read_times(raw_others.pop(), wanted.zone)
+        return wanted.raw_rows(numbers(raw_values, plain=plain), raw_others, raw_at, plain=plain)
 
     return raw_rows_of
 

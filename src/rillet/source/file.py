@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from msgspec import Meta, Struct, structs
 
 from rillet.errors import InputError, ParameterError
@@ -24,6 +25,7 @@ from rillet.source.json_lines import check_record, json_rows
 from rillet.source.keys import DeclaredKeys, Wanted
 from rillet.source.lines import STANDARD_INPUT, LineReader, RawRun, is_pipe
 from rillet.source.parquet import check_parquet, parquet_blocks
+from rillet.times import time_zone
 
 __all__ = ["FileOptions", "FileSource"]
 
@@ -56,6 +58,10 @@ class FileOptions(
         One ASCII character between the cells of CSV. Numbers have a decimal point: ``1,5`` is none.
     sequence : str, optional
         The column with a number that grows with each row of a key.
+    time : str, optional
+        The column with the time of each row; see :mod:`rillet.gather.clock` for what is read.
+    zone : str, optional
+        The zone of times that name none, such as ``"Europe/Berlin"``.
     follow : bool
         At the end of a file wait for it to grow, and take a last line only with its line end.
     block_rows : int, optional
@@ -67,11 +73,14 @@ class FileOptions(
     format: Literal["auto", "csv", "jsonl", "parquet"] = "auto"
     delimiter: str = ","
     sequence: str | None = None
+    time: str | None = None
+    zone: str | None = None
     follow: bool = False
     block_rows: Annotated[int, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         check_delimiter(self.delimiter)
+        time_zone(self.zone)
         suffix = Path(self.path).suffix.lower()
         if self.format != "parquet" and (self.format, suffix) not in _PARQUET_NAMES:
             return
@@ -96,7 +105,8 @@ class FileSource(Source):
     **Delivery.** A file is read, never changed: continuing from the position of the last block that
     was absorbed gives each row exactly once, as long as the file only grows at its end. A pipe is
     delivered at most once: what was read and not absorbed is gone with the process, unless its
-    writer sends everything again; then the rows before ``start`` are passed over.
+    writer sends everything again; then the rows before ``start`` are passed over. Rows of a pipe,
+    and of a file that is followed, arrive when they are read.
 
     A file that is followed must only grow: if it shrinks, if other content comes to stand where it
     was read before, or if another file takes its name, that is an error.
@@ -133,7 +143,7 @@ class FileSource(Source):
         self._options, self._stop = options, stop
         # Each block costs something for each key in it, so many keys want large ones.
         self._block_rows = options.block_rows or DEFAULT_BLOCK_ROWS << (2 if keys else 0)
-        self._wanted = Wanted(options.column, keys, options.sequence)
+        self._wanted = Wanted(options.column, keys, options.sequence, options.time, options.zone)
         self._reader: LineReader | None = None
         standard = options.path == STANDARD_INPUT
         self.name = "standard input" if standard else options.path
@@ -171,7 +181,8 @@ class FileSource(Source):
         self.close()
         reader = self._reader = LineReader(options.path, follow=options.follow, stop=self._stop)
         raw_rows_of = self._raw_rows_of(reader)
-        return _blocks(reader, raw_rows_of, reader.go_to(start), rows)
+        live = options.follow or not self.replayable
+        return _blocks(reader, raw_rows_of, reader.go_to(start), rows, live=live)
 
     def replay(self, start: Position | None, rows: int) -> Iterator[Block]:
         """Return again what was read behind a position; see `Source`.
@@ -223,7 +234,12 @@ def _has_line(path: str) -> bool:
 
 
 def _blocks(
-    reader: LineReader, raw_rows_of: Callable[[RawRun], RawRows], rows: int, block_rows: int
+    reader: LineReader,
+    raw_rows_of: Callable[[RawRun], RawRows],
+    rows: int,
+    block_rows: int,
+    *,
+    live: bool,
 ) -> Iterator[Block]:
     """Turn the lines of a reader into blocks and close the reader at the end.
 
@@ -236,8 +252,12 @@ def _blocks(
             start = {"rows": rows, "byte": raw_run.before}
             rows += raw_run.rows
             position = {"rows": rows, "byte": raw_run.behind}
-            raw_values, key_of, sequence = raw_rows_of(raw_run)
-            fraction = reader.fraction(raw_run.behind)
-            yield Block(raw_values, position, fraction, start, key_of, sequence)
+            yield Block(
+                position=position,
+                fraction=reader.fraction(raw_run.behind),
+                start=start,
+                arrived=np.full(raw_run.rows, reader.read_at) if live else None,
+                **raw_rows_of(raw_run)._asdict(),
+            )
             if reader.is_stopped():
                 return

@@ -4,7 +4,8 @@ One JSON object to each line, in UTF-8. A number in the field is itself; text is
 would be; anything else, a missing field or a line that is not JSON is NaN. ``NaN`` and
 ``Infinity``, which many programs write, are read although JSON does not have them.
 
-Without a column each line is a bare number, read as a CSV cell would be.
+Without a column each line is a bare number, read as a CSV cell would be. A time is text as in CSV,
+or a number of seconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rillet.errors import InputError, ParameterError
+from rillet.gather.clock import as_times
 from rillet.source.base import RawRows, is_integer
 from rillet.source.cells import find_column, listed, number, numbers, text_of
 from rillet.source.keys import Wanted
@@ -64,7 +66,7 @@ def check_record(source: str, first: bytes, wanted: Wanted) -> None:
     elif wanted.names:
         raise ParameterError(
             "column",
-            "the name of a field, since keys and sequence numbers are read from fields",
+            "the name of a field, since keys, sequence numbers and times are read from fields",
             None,
         )
     else:
@@ -120,7 +122,7 @@ def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
     >>> json_rows(Wanted("minutes"))([b'{"minutes": 12.5}', b'{"minutes": null}']).raw_values
     array([12.5,  nan])
     """
-    column, names = wanted.column, wanted.names
+    column, time = wanted.column, wanted.time
     if column is None:
         return lambda raw_lines: RawRows(numbers(raw_lines))
 
@@ -129,9 +131,14 @@ def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
             record if isinstance(record, dict) else {} for record in _raw_records(raw_lines)
         ]
         raw_found = map(_number, [record.get(column) for record in raw_records])
+        raw_at = None
+        if time is not None:
+            raw_times = [record.get(time) for record in raw_records]
+            raw_at = as_times(raw_times, len(raw_records), wanted.zone)
         return wanted.raw_rows(
             np.fromiter(raw_found, dtype=np.float64, count=len(raw_records)),
-            [[text_of(record.get(name)) for record in raw_records] for name in names],
+            [[text_of(record.get(name)) for record in raw_records] for name in wanted.texts],
+            raw_at,
         )
 
     return raw_rows_of

@@ -141,17 +141,30 @@ class Wanted:
     keys: DeclaredKeys | None = None
     #: The column with sequence numbers.
     sequence: str | None = None
+    #: The column with times, and the zone of those that name none.
+    time: str | None = None
+    zone: str | None = None
 
     @property
-    def names(self) -> list[str]:
-        """The columns beside the values: the parts of the key, then the sequence number."""
+    def texts(self) -> list[str]:
+        """The columns of text beside the values: the parts of the key, then sequence numbers."""
         keys = [] if self.keys is None else list(self.keys.columns)
         return keys if self.sequence is None else [*keys, self.sequence]
 
+    @property
+    def names(self) -> list[str]:
+        """All columns beside the values: those of text, then the times."""
+        return self.texts if self.time is None else [*self.texts, self.time]
+
     def raw_rows(
-        self, raw_values: FloatArray, raw_columns: Sequence[Sequence[bytes]], *, plain: bool = False
+        self,
+        raw_values: FloatArray,
+        raw_columns: Sequence[Sequence[bytes]],
+        raw_at: IntArray | None,
+        *,
+        plain: bool = False,
     ) -> RawRows:
-        """Return values with keys and sequence numbers, from the cells of the columns `names`.
+        """Return values with keys, sequence numbers and times, from the cells of `texts`.
 
         ``plain`` is as for `rillet.source.cells.numbers`.
 
@@ -162,4 +175,5 @@ class Wanted:
             raw_values,
             self.keys.indexes(*raw_columns[:parts]) if self.keys and parts else None,
             None if self.sequence is None else sequence_numbers(raw_columns[parts], plain=plain),
+            raw_at,
         )

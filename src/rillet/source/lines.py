@@ -23,6 +23,7 @@ import numpy as np
 
 from rillet.errors import InputError, ParameterError
 from rillet.source.base import IntArray, Position, is_integer
+from rillet.times import now
 
 __all__ = ["STANDARD_INPUT", "LineReader", "RawRun", "is_pipe"]
 
@@ -188,6 +189,8 @@ class LineReader:
         self.name = "standard input" if standard else path
         self.size: int | None = None
         self.offset = 0
+        #: When bytes were read last: while a run is handed over, the last ones of that run.
+        self.read_at = now()
         self._raw = _RawBuffer()
         self._raw_tail = b""
         self._given = 0
@@ -383,7 +386,9 @@ class LineReader:
         except OSError as error:
             raise self._failed(error) from error
         self._ended = not chunk and not self._follow
-        self._raw.add(chunk)
+        if chunk:
+            self.read_at = now()
+            self._raw.add(chunk)
         return len(chunk)
 
     def _check_tail(self, raw_chunk: bytes) -> None:

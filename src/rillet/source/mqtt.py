@@ -19,6 +19,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -30,13 +31,13 @@ from rillet.source.base import (
     DEFAULT_BLOCK_ROWS,
     Block,
     Position,
-    RawRows,
     Source,
     rows_to_a_block,
 )
 from rillet.source.json_lines import json_rows
 from rillet.source.keys import UNDECLARED, DeclaredKeys, Wanted
 from rillet.source.mqtt_link import MqttLink, RawMessage
+from rillet.times import time_zone
 
 __all__ = ["MqttOptions", "MqttSource"]
 
@@ -67,6 +68,11 @@ class MqttOptions(
         The field of a JSON payload that holds the number; None if the payload is the number.
     sequence : str, optional
         The field that holds a number which grows with each message of a key.
+    time : str, optional
+        The field that holds the time of the observation; see :mod:`rillet.gather.clock` for what is
+        read. Without one the time of receipt stands for it.
+    zone : str, optional
+        The zone of times that name none, such as ``"Europe/Berlin"``.
     username, password_file : str, optional
         To log in; the password is the first line of the file.
     tls : bool
@@ -88,6 +94,8 @@ class MqttOptions(
     client_id: Annotated[str, Meta(min_length=1)]
     field: str | None = None
     sequence: str | None = None
+    time: str | None = None
+    zone: str | None = None
     username: str | None = None
     password_file: str | None = None
     tls: bool = False
@@ -101,8 +109,10 @@ class MqttOptions(
     def __post_init__(self) -> None:
         TopicTemplate(self.topic)
         self.broker()
-        if self.sequence is not None and self.field is None:
-            raise ParameterError("field", "the name of a field, since sequence names one", None)
+        time_zone(self.zone)
+        for name in ("sequence", "time"):
+            if getattr(self, name) is not None and self.field is None:
+                raise ParameterError("field", f"the name of a field, since {name} names one", None)
 
     def broker(self) -> Broker:
         """Return where the broker is, and how to be let in."""
@@ -164,7 +174,9 @@ class MqttSource(Source):
         template = TopicTemplate(options.topic)
         self._subscription = template.subscription
         self._index_of = template.table(keys)
-        self._raw_rows_of = json_rows(Wanted(options.field, sequence=options.sequence))
+        self._raw_rows_of = json_rows(
+            Wanted(options.field, sequence=options.sequence, time=options.time, zone=options.zone)
+        )
         self._open: MqttLink | None = None
         self.name = self._broker.address
         self.identity = f"{options.topic}:{options.field or ''}"
@@ -221,28 +233,31 @@ class MqttSource(Source):
     def _blocks(self, link: MqttLink, block_rows: int) -> Iterator[Block]:
         with contextlib.closing(link):
             while raw_messages := link.gather(block_rows, self._options.wait):
-                raw_rows = self._raw_rows(raw_messages)
-                if raw_rows.raw_values.size:
-                    raw_values, key_of, sequence = raw_rows
-                    yield Block(raw_values, key_of=key_of, sequence=sequence)
+                block = self._block(raw_messages)
+                if len(block):
+                    yield block
                 log.debug("confirming")
                 link.acknowledge()
                 log.debug("confirmed")
 
-    def _raw_rows(self, raw_messages: list[RawMessage]) -> RawRows:
+    def _block(self, raw_messages: list[RawMessage]) -> Block:
         """Return what those of the messages hold that are observations."""
-        raw_found = [self._index_of[raw_topic] for raw_topic, *_ in raw_messages]
-        raw_payloads = [
-            # A reader of lines may rely on there being no line end inside; to JSON it is space.
-            raw_payload.replace(b"\n", b" ") if b"\n" in raw_payload else raw_payload
-            for index, (_, raw_payload, _) in zip(raw_found, raw_messages, strict=True)
-            if index != NO_MATCH
-        ]
-        raw_rows = self._raw_rows_of(raw_payloads)
-        if self._keys is None:
-            return raw_rows
-        raw_indexes = [index for index in raw_found if index != NO_MATCH]
-        return raw_rows._replace(key_of=np.array(raw_indexes, dtype=np.int64))
+        raw_found = [self._index_of[raw_message[0]] for raw_message in raw_messages]
+        if NO_MATCH in raw_found:
+            matching = [index != NO_MATCH for index in raw_found]
+            raw_messages = list(compress(raw_messages, matching))
+            raw_found = list(compress(raw_found, matching))
+        raw_rows = self._raw_rows_of(
+            [
+                # A reader of lines may rely on there being no line end inside; to JSON it is space.
+                raw_payload.replace(b"\n", b" ") if b"\n" in raw_payload else raw_payload
+                for _, raw_payload, *_ in raw_messages
+            ]
+        )
+        arrived = [raw_message[3] for raw_message in raw_messages]
+        if self._keys is not None:
+            raw_rows = raw_rows._replace(key_of=np.array(raw_found, dtype=np.int64))
+        return Block(arrived=np.array(arrived, dtype=np.int64), **raw_rows._asdict())
 
 
 class TopicTemplate:

@@ -24,11 +24,12 @@ from typing import Any
 
 from rillet.broker import Broker, paho, reason_of
 from rillet.errors import InputError
+from rillet.times import now
 
 __all__ = ["MqttLink", "RawMessage"]
 
-#: Topic, payload, and the number to acknowledge, 0 if there is none to.
-RawMessage = tuple[bytes, bytes, int]
+#: Topic, payload, the number to acknowledge, 0 if there is none to, and the time of receipt.
+RawMessage = tuple[bytes, bytes, int, int]
 #: The topic of what is not wanted: no message can have it.
 NO_TOPIC = b""
 
@@ -144,7 +145,7 @@ class MqttLink:
             if count >= most or now >= min(end, quiet):
                 raw_taken = self._raw_messages[:most]
                 del self._raw_messages[:most]
-                self._raw_numbers = [number for *_, number in raw_taken if number]
+                self._raw_numbers = [number for _, _, number, _ in raw_taken if number]
                 return raw_taken
             if self._client.socket() is None:
                 self._reconnect()
@@ -258,7 +259,7 @@ class MqttLink:
         self._resumed = flags.session_present
         kept = self._raw_messages if self._keep_gathered or not self._resumed else []
         # The others come again.
-        self._raw_messages = [(topic, payload, 0) for topic, payload, _ in kept]
+        self._raw_messages = [(topic, payload, 0, at) for topic, payload, _, at in kept]
         # Also in a session that has it already: the template may have changed. There the answer may
         # come behind many thousand messages, so it is not waited for.
         client.subscribe(self._subscription, **self._wish)
@@ -281,7 +282,7 @@ class MqttLink:
             raw_topic = NO_TOPIC if message.retain else message.topic.encode()
         except UnicodeDecodeError:
             raw_topic = NO_TOPIC
-        self._raw_messages.append((raw_topic, message.payload, message.mid))
+        self._raw_messages.append((raw_topic, message.payload, message.mid, now()))
 
     def _failed(self, error: Exception) -> InputError:
         address, code = self._broker.address, getattr(error, "code", None)

@@ -1,7 +1,8 @@
 """Numbers from a column of a Parquet file; needs pyarrow, ``rillet[parquet]``.
 
 Integers, floats and decimals are themselves, rounded to float64; text is read as a CSV cell would
-be; null is NaN. A column of any other type is refused, which the schema tells before any row.
+be; null is NaN. Times are timestamps, dates, numbers of seconds since 1970, or text as in CSV. A
+column of any other type is refused, which the schema tells before any row.
 
 **Privacy.** Touches raw data. The schema and the number of rows are public; no value makes a
 function here raise, skip or add a row.
@@ -18,7 +19,8 @@ import numpy as np
 
 from rillet.errors import InputError, ParameterError
 from rillet.extras import import_extra
-from rillet.source.base import Block, FloatArray, Position, RawRows, is_integer
+from rillet.gather.clock import as_times, read_times
+from rillet.source.base import Block, FloatArray, IntArray, Position, RawRows, is_integer
 from rillet.source.cells import find_column, numbers, text_of
 from rillet.source.keys import Wanted
 
@@ -26,14 +28,14 @@ __all__ = ["check_parquet", "parquet_blocks"]
 
 
 def check_parquet(path: str, wanted: Wanted) -> tuple[list[str], int]:
-    """Check the schema; return the columns with the values, the key and the sequence, and the rows.
+    """Check the schema; return the columns with the values and with `Wanted.names`, and the rows.
 
     Raises
     ------
     InputError
         If the file cannot be read, is not Parquet, or lacks a column.
     ParameterError
-        If a column must be named.
+        If a column must be named, or a zone.
     MissingExtra
         If pyarrow is not installed.
     """
@@ -49,6 +51,10 @@ def check_parquet(path: str, wanted: Wanted) -> tuple[list[str], int]:
     for name in (wanted.column, *wanted.names):
         field = schema.field(find_column(path, schema.names, name))
         kind = field.type.value_type if arrow.types.is_dictionary(field.type) else field.type
+        if len(columns) > len(wanted.texts):
+            _check_time(arrow, path, field.name, kind, wanted.zone)
+            columns.append(field.name)
+            continue
         expected = "text or integers" if columns else "numbers or text"
         if not (_is_text(arrow, kind) or _is_number(arrow, kind, integer=bool(columns))):
             raise InputError(
@@ -105,11 +111,16 @@ def _blocks(
             file = parquet.ParquetFile(stream, pre_buffer=False, read_dictionary=columns)
             total = file.metadata.num_rows
             raw_parts = _raw_parts(arrow, file, columns, wanted, block_rows, rows)
-            for raw_values, key_of, sequence in _recut(raw_parts, block_rows):
+            for raw_rows in _recut(raw_parts, block_rows):
                 if stop is not None and stop.is_set():
                     return
-                start, rows = {"rows": rows}, rows + raw_values.size
-                yield Block(raw_values, {"rows": rows}, rows / total, start, key_of, sequence)
+                start, rows = {"rows": rows}, rows + raw_rows.raw_values.size
+                yield Block(
+                    position={"rows": rows},
+                    fraction=rows / total,
+                    start=start,
+                    **raw_rows._asdict(),
+                )
     except (OSError, arrow.ArrowException) as error:
         raise _failed(path, error) from None
 
@@ -128,8 +139,11 @@ def _raw_parts(
         raw_batch = batch[to_skip:]
         to_skip -= len(batch) - len(raw_batch)
         raw_values, *raw_others = (raw_batch.column(column) for column in columns)
+        raw_at = None if wanted.time is None else _raw_times(arrow, raw_others.pop(), wanted.zone)
         yield wanted.raw_rows(
-            _raw_numbers(arrow, raw_values), [_raw_texts(arrow, column) for column in raw_others]
+            _raw_numbers(arrow, raw_values),
+            [_raw_texts(arrow, column) for column in raw_others],
+            raw_at,
         )
 
 
@@ -189,6 +203,36 @@ def _raw_texts(arrow: Any, raw_column: Any) -> list[bytes]:
     raw_texts = [*map(text_of, raw_parts.dictionary.to_pylist()), b""]
     raw_indexes = raw_parts.indices.fill_null(len(raw_texts) - 1).to_pylist()
     return list(map(raw_texts.__getitem__, raw_indexes))
+
+
+def _check_time(arrow: Any, path: str, name: str, kind: Any, zone: str | None) -> None:
+    """Refuse a column that holds no times, or times without a zone where none is declared."""
+    naive = arrow.types.is_date(kind) or (arrow.types.is_timestamp(kind) and kind.tz is None)
+    if naive and zone is None:
+        raise ParameterError(
+            "zone",
+            f"the zone of the times in the column {name!r} of {path}",
+            None,
+            f'the type {kind} has none; declare it, such as "Europe/Berlin" or "UTC"',
+        )
+    usable = _is_text(arrow, kind) or _is_number(arrow, kind, integer=False)
+    if not (naive or usable or arrow.types.is_timestamp(kind)):
+        raise InputError(
+            f"{path}: expected times, numbers or text in the column {name!r}, found the type "
+            f"{kind}; convert it first"
+        )
+
+
+def _raw_times(arrow: Any, raw_column: Any, zone: str | None) -> IntArray:
+    raw_column = _raw_cells(arrow, raw_column)
+    if arrow.types.is_binary(raw_column.type):
+        return read_times([text or b"" for text in raw_column.to_pylist()], zone)
+    if arrow.types.is_timestamp(raw_column.type):
+        return as_times(raw_column, len(raw_column), zone)
+    if arrow.types.is_date(raw_column.type):
+        raw_days = raw_column.cast(arrow.date32(), safe=False).to_numpy(zero_copy_only=False)
+        return as_times(raw_days.astype("M8[D]"), len(raw_column), zone)
+    return as_times(_raw_numbers(arrow, raw_column), len(raw_column), zone)
 
 
 def _failed(path: str, error: Exception) -> InputError:

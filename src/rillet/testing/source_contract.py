@@ -7,7 +7,7 @@ import json
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rillet.source import Block, Position, Source
 from rillet.testing.violation import ContractViolation
+from rillet.times import now
 
 __all__ = ["check_source"]
 
@@ -31,6 +32,7 @@ def check_source(
     *,
     key_of: ArrayLike | None = None,
     sequence: ArrayLike | None = None,
+    at: ArrayLike | None = None,
     make_long: Callable[[int], Source] | None = None,
 ) -> None:
     """Check every promise of `rillet.source.Source`.
@@ -42,8 +44,8 @@ def check_source(
         that others get wrong: empty, no number, infinite, quoted, too long.
     raw_values
         What it must yield, NaN where there is no number; at least two rows.
-    key_of, sequence
-        The keys and sequence numbers that it must yield; None if it was asked for none.
+    key_of, sequence, at
+        The keys, sequence numbers and times that it must yield; None if it was asked for none.
     make_long
         Makes the source over a given number of rows, to see that memory does not grow with them.
 
@@ -52,7 +54,8 @@ def check_source(
     ContractViolation
         Naming the broken promise.
     """
-    probe = _Probe(make, np.asarray(raw_values, np.float64), key_of, sequence)
+    expected = {"key_of": key_of, "sequence": sequence, "at": at}
+    probe = _Probe(make, np.asarray(raw_values, np.float64), expected)
     # Nothing may be raised or said because of a value.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -72,11 +75,10 @@ class _Probe:
         self,
         make: Callable[[threading.Event], Source],
         raw_values: NDArray[np.float64],
-        key_of: ArrayLike | None,
-        sequence: ArrayLike | None,
+        expected: Mapping[str, ArrayLike | None],
     ) -> None:
         self._make, self._raw_values = make, raw_values
-        self._expected = {"raw_values": raw_values, "key_of": key_of, "sequence": sequence}
+        self._expected = {"raw_values": raw_values, **expected}
         self._subject = make(threading.Event())
 
     def _violation(self, promise: str, detail: str) -> ContractViolation:
@@ -110,6 +112,7 @@ class _Probe:
 
     def check_rows(self, block_rows: int) -> None:
         """One row is one observation, in blocks of at most ``block_rows``; `check` takes none."""
+        began = now()
         blocks = list(self._blocks(block_rows))
         for block in blocks:
             if not 0 < len(block) <= block_rows:
@@ -117,10 +120,20 @@ class _Probe:
                 raise self._violation("blocks", f"{expected}, found {len(block):,}")
             if block.raw_values.dtype != np.float64 or block.raw_values.ndim != 1:
                 raise self._violation("blocks", "expected float64 of one dimension")
+            self._check_arrival(block, began)
         self._compare(blocks, 0, "one row, one observation")
         for before, after in itertools.pairwise(blocks):
             if before.position != after.start:
                 raise self._violation("positions", "expected each block to start behind the last")
+
+    def _check_arrival(self, block: Block, began: int) -> None:
+        """Every row of a live source has the time when it was received; no other source has any."""
+        if block.arrived is None:
+            return
+        if block.arrived.dtype != np.int64 or block.arrived.shape != block.raw_values.shape:
+            raise self._violation("arrival", "expected int64, one for each row")
+        if not np.all((began <= block.arrived) & (block.arrived <= now())):
+            raise self._violation("arrival", "expected times between the start and now")
 
     def check_resume(self, block_rows: int) -> None:
         """Any position gives the rest again, and positions survive being kept as JSON."""
