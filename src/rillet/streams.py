@@ -87,9 +87,9 @@ class Streams(_Single):
         self._indices = {key: index for index, key in enumerate(keys)}
         self._store = store
         self._planned = layout
-        self._lock = threading.RLock()
         #: Of a secret that others may have; None for a fresh one.
         self._guard = guard
+        self._lock = threading.RLock() if guard is None else guard.lock
         #: Observations that wait to be compared with what the secret was used for.
         self._late: tuple[IntArray, FloatArray] | None = None
         #: One for each key at most: two would go their own ways with the same noise.

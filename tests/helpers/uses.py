@@ -7,5 +7,5 @@ from rillet.state import uses
 
 def forget_uses() -> None:
     """Forget what this process knows about uses of secrets: only files are left."""
-    uses._IN_PROCESS._records.clear()
+    uses._IN_PROCESS.records.clear()
     uses._FILES.clear()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import rillet.state.uses as uses_module
 from helpers.uses import forget_uses
 from rillet import OutputError, ParameterError, Plan, Secret, StateError, StreamEnded
-from rillet.state.uses import CHUNK, Guard, Uses, UsesFile
+from rillet.state.uses import CHUNK, Guard, UsesFile
 
 PLAN = Plan.baseline(epsilon=1.0, upper=1000.0, length=50_000)
 LEARNING = Plan(epsilon=1.0, delta=1e-6, upper=1000.0, length=5_000)
@@ -61,17 +61,19 @@ def records(guard):
 @given(cuts=st.lists(st.integers(0, len(VALUES)), max_size=8))
 def test_records_do_not_depend_on_how_blocks_are_cut(cuts):
     key = os.urandom(16)
-    whole, cut = Guard(key, ((),)), Guard(key, ((),))
-    whole._books, cut._books = (Uses(),), (Uses(),)
-    for guard, blocks in ((whole, [VALUES]), (cut, np.split(VALUES, sorted(cuts)))):
+    found = []
+    for blocks in ([VALUES], np.split(VALUES, sorted(cuts))):
+        forget_uses()
+        guard = Guard(key, ((),))
         for block in blocks:
             with guard.locked():
                 assert guard.compare(0, block) == len(block)
                 guard.note()
-    (one,), (other,) = records(whole), records(cut)
+        found += records(guard)
+    one, other = found
     assert one.n == other.n == len(VALUES)
-    assert one.digests == other.digests and len(one.digests) == 3
-    assert one.tags == other.tags and one.digest == other.digest
+    assert one.digests == other.digests and len(one.digests) == 3 * 16
+    assert one.opened.raw_values == other.opened.raw_values
 
 
 @settings(deadline=None, max_examples=30)
@@ -92,7 +94,7 @@ def test_single_updates_leave_the_record_of_a_block(secret):
     for value in values:
         one.update(value)
     (after,) = records(one._streams._guard)
-    assert after.n == len(values) and len(after.digests) == 1
+    assert after.n == len(values) and len(after.digests) == 16
     many.update_many(values)
     assert many.t == one.t
 
@@ -101,6 +103,33 @@ def test_every_nan_is_the_same_observation_and_so_is_every_zero(secret):
     odd = np.array([0x7FF8000000000001, 0xFFF0000000000001], np.uint64).view(float)
     PLAN.open(secret=secret).update_many([*odd, -0.0])
     assert len(PLAN.open(secret=secret).update_many([math.nan, -math.nan, 0.0])) == 3
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("at", [10, CHUNK + 10])
+def test_a_stream_that_stayed_behind_in_a_chunk_goes_on_with_the_same_data(secret, at, size):
+    streams = [PLAN.open(secret=secret) for _ in range(3)]
+    for stream in streams:
+        assert len(released(stream, np.array_split(VALUES[:at], 3))) == at
+    ahead, same, other = streams
+    first = released(ahead, [VALUES[at : at + 1], VALUES[at + 1 :]])
+    blocks = np.split(VALUES[at:], range(size, len(VALUES) - at, size))
+    assert released(same, blocks).tolist() == first.tolist()
+    values = VALUES.copy()
+    values[at] += 1.0
+    with pytest.raises(StateError, match="other data"):
+        take(other, np.split(values[at:], range(size, len(VALUES) - at, size)), [])
+    assert other.t == at
+
+
+def test_a_digest_is_as_wide_as_a_key(secret, tmp_path):
+    stream = PLAN.open(secret=secret, uses=tmp_path / "uses")
+    stream.update_many(VALUES)
+    guard = stream._streams._guard
+    process, file = (book.get(guard._cursor(0).address) for book in guard._books)
+    assert len(process.digests) == len(file.digests) == 3 * 16
+    assert process.digests == file.digests
+    assert {at: len(mark) for at, mark in file.marks.items()} == {len(VALUES): 16}
 
 
 # --- Other data -----------------------------------------------------------------------------------
@@ -305,6 +334,24 @@ def test_a_file_remembers_beyond_the_process(secret, tmp_path, another_process):
         PLAN.open(secret=secret, uses=path).update_many([*VALUES, 1.0, 3.0])
 
 
+def test_the_last_chunk_of_a_file_is_compared_by_its_blocks(secret, tmp_path, another_process):
+    path = tmp_path / "uses"
+    first = PLAN.open(secret=secret, uses=path)
+    released(first, [VALUES[:100], VALUES[100:250]])
+    another_process()
+    again = PLAN.open(secret=secret, uses=path)
+    assert len(again.update_many(VALUES[:180])) == 100
+    assert len(again.update_many(VALUES[180:200])) == 0
+    assert len(again.update_many(VALUES[200:300])) == 200
+    another_process()
+    other = VALUES[:250].copy()
+    other[120] += 1.0
+    stream = PLAN.open(secret=secret, uses=path)
+    assert len(stream.update_many(other[:200])) == 100
+    with pytest.raises(StateError, match="other data"):
+        stream.update_many(other[200:])
+
+
 def test_a_file_is_read_again_when_others_have_written(secret, tmp_path, another_process):
     path = tmp_path / "uses"
     mine = PLAN.open(secret=secret, uses=path)
@@ -417,7 +464,7 @@ def test_nothing_of_the_data_is_in_the_file(secret, tmp_path):
     PLAN.open(secret=secret, uses=path).update_many(VALUES)
     content = path.read_bytes()
     assert not any(value.tobytes() in content for value in VALUES[-100:])
-    assert len(content) == 14 + 12 + 64 + 8 * (3 + 100) + 8
+    assert len(content) == 14 + 12 + 56 + 16 * 3 + 24 + 8
 
 
 # --- Folders --------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def small_chunks() -> Iterator[None]:
 
 def forget_what_the_process_knows() -> None:
     """Let the guard know as little as a process that has just been started."""
-    rillet.state.uses._IN_PROCESS._records.clear()
+    rillet.state.uses._IN_PROCESS.records.clear()
     rillet.state.uses._FILES.clear()
 
 

@@ -5,16 +5,18 @@ the same observations gives the same releases again and costs nothing; on others
 two releases would be bare.  So whoever gives a secret explicitly has its uses remembered: in the
 process, and in a file if one is named.
 
-Each observation has a *tag*, AES of its index and its 64 bits under a key derived from the secret,
-cut to 64 bits.  A record of a stream of noise keeps the tags of the last, open chunk of
-:data:`CHUNK` observations, and of each chunk before it the exclusive or of its tags.  So an
-observation is compared at once where tags are kept, and with its whole chunk before that; chunks
-lie at fixed indices, so that it does not matter how blocks are cut.
+A *digest* belongs to an index: 128 bits that say what the observations of its chunk of
+:data:`CHUNK` are up to there, an AES-GMAC of their bits (zeros for those still to come) under a key
+derived from the secret, with the index in the nonce.  Others have the same digest with a
+probability of at most 2^-116.  A record of a stream of noise has the digest of each complete chunk;
+of the last, open chunk it has in a file the digest at the end of each block, in the process the
+observations themselves.  Chunks lie at fixed indices, so that it does not matter how blocks are
+cut: observations are compared at the last of their indices that is known, and the rest waits.
 
 A stream that is kept in a folder absorbs what cannot be foreseen: its state *owns* its noise, and
 the record says no more than that.
 
-**Privacy.** Touches raw data.  A tag says nothing to anybody who has not the secret; whoever has
+**Privacy.** Touches raw data.  A digest says nothing to anybody who has not the secret; whoever has
 it can undo the noise anyway.  Refusing tells that observations are others than before, no more.
 """
 
@@ -22,195 +24,158 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import math
 import os
 import struct
 import threading
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from rillet.errors import OutputError, RilletError, StateError
 from rillet.noise import FloatArray, random_name
 from rillet.release import Key
 
-#: Observations of a chunk.  A record has 8 bytes for each, and for each observation of the last.
+#: Observations of a chunk: 16 bytes of a record for each, and 8 for each observation of the last.
 CHUNK: Final = 4096
 #: Stands for the pool of a shared range where streams are numbered.
 POOL: Final = -1
-#: Observations whose tags are made at a time: their blocks stay in the cache.
-_AT_ONCE: Final = 8192
-_NAN: Final = np.uint64(0x7FF8_0000_0000_0000)
+_SIZE: Final = 16
+_NAN: Final = float("nan")
 _CHECKSUM: Final = 8
-_BLOCK: Final = struct.Struct("<Qd")
 #: A file of uses is written anew, without what is superseded, when it has grown to this size.
 _COMPACT: Final = 2**20
 
-Tags: TypeAlias = NDArray[np.uint64]
+
+def _settle(raw_values: FloatArray, out: FloatArray) -> None:
+    """Write observations so that the same ones have the same bits: one NaN, one zero."""
+    np.add(raw_values, 0.0, out=out)
+    np.copyto(out, _NAN, where=np.isnan(raw_values))
 
 
-def _digests(start: int, before: int, tags: Tags) -> Tags:
-    """Digest of each chunk that these tags, from index ``start`` on, complete.
+def _bits(raw_values: FloatArray) -> bytes:
+    raw_settled = np.empty(len(raw_values), "<f8")
+    _settle(raw_values, raw_settled)
+    return raw_settled.tobytes()
 
-    ``before`` is the digest of the first one up to ``start``.
+
+class _Open:
+    """Observations of a chunk that is not complete, from ``start`` on.
+
+    ``base`` is what those before ``start``, which are not here, add to each digest.  Streams and
+    the record of the process share one; who is at ``t`` looks no further.
     """
-    first = min(-start % CHUNK, len(tags))
-    whole = (len(tags) - first) // CHUNK
-    digests: Tags = np.bitwise_xor.reduce(
-        tags[first : first + whole * CHUNK].reshape(whole, CHUNK), axis=1
-    )
-    if start % CHUNK and (start + first) % CHUNK == 0:
-        opened = np.bitwise_xor.reduce(tags[:first]) ^ np.uint64(before)
-        digests = np.concatenate([[opened], digests])
-    return digests
+
+    __slots__ = ("base", "raw_values", "start")
+
+    def __init__(self, start: int, base: int = 0, raw_values: Iterable[float] = ()) -> None:
+        self.start, self.base, self.raw_values = start, base, array("d", raw_values)
+
+    def between(self, since: int, until: int) -> FloatArray:
+        """The observations from index ``since`` to ``until``."""
+        return np.array(self.raw_values[since - self.start : until - self.start])
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is added to a record: digests of the chunks it completes, tags of the one it opens.
+    """What is added to a record in a file: digests of chunks it completes, and in the open one.
 
-    ``start`` is the number of observations before.  A record that ``begins`` knows nothing of
-    those before ``start`` but ``base``, the digest of their open chunk.
+    ``start`` is the number of observations before; a record that ``begins`` knows nothing of them
+    but the digest there.
     """
 
     address: bytes
     start: int
-    digests: Tags = field(default_factory=lambda: np.empty(0, np.uint64))
-    tags: Tags = field(default_factory=lambda: np.empty(0, np.uint64))
+    digests: bytes = b""
+    marks: dict[int, bytes] = field(default_factory=dict)
     begins: bool = False
-    base: int = 0
     owner: bytes = b""
 
-    _HEAD = struct.Struct("<16s16s?7xQQII")
+    _HEAD = struct.Struct("<16s16s?7xQII")
+    _MARK = struct.Struct("<Q16s")
 
     def to_bytes(self) -> bytes:
-        numbers = (self.begins, self.start, self.base, len(self.digests), len(self.tags))
+        numbers = (self.begins, self.start, len(self.digests) // _SIZE, len(self.marks))
         head = self._HEAD.pack(self.address, self.owner, *numbers)
-        return head + self.digests.astype("<u8").tobytes() + self.tags.astype("<u8").tobytes()
+        return head + self.digests + b"".join(self._MARK.pack(*mark) for mark in self.marks.items())
 
     @classmethod
     def parse(cls, content: bytes) -> Iterator[_Entry]:
         at = 0
         while at < len(content):
-            address, owner, begins, start, base, chunks, tags = cls._HEAD.unpack_from(content, at)
+            address, owner, begins, start, chunks, marks = cls._HEAD.unpack_from(content, at)
             at += cls._HEAD.size
-            words = np.frombuffer(content, "<u8", chunks + tags, at).astype(np.uint64)
-            at += words.nbytes
-            owner = owner if any(owner) else b""
-            yield cls(address, start, words[:chunks], words[chunks:], begins, base, owner)
+            digests = content[at : at + chunks * _SIZE]
+            at += len(digests)
+            end = at + marks * cls._MARK.size
+            known = dict(cls._MARK.iter_unpack(content[at:end]))
+            at = end
+            yield cls(address, start, digests, known, begins, owner if any(owner) else b"")
 
 
 class _Record:
     """Uses of one stream of noise, of the observations ``first`` to ``n - 1``.
 
-    ``digests`` are those of complete chunks, from that of ``first`` on; ``tags`` and ``digest``
-    belong to the open one.  ``base`` is the digest of the chunk of ``first`` up to it.
+    ``digests`` are those of complete chunks, from that of ``first`` on.  Of the last one there is
+    ``opened``, in the process, or there are ``marks``, digests by their index.
     """
 
-    __slots__ = ("base", "digest", "digests", "first", "n", "owner", "tags")
+    __slots__ = ("digests", "first", "marks", "n", "opened", "owner")
 
-    def __init__(self, first: int = 0, base: int = 0, owner: bytes = b"") -> None:
-        self.first, self.n, self.base, self.owner = first, first, base, owner
-        self.digests, self.tags, self.digest = array("Q"), array("Q"), base
+    def __init__(self, first: int = 0, owner: bytes = b"", opened: _Open | None = None) -> None:
+        self.first, self.n, self.owner = first, first, owner
+        self.digests, self.opened, self.marks = bytearray(), opened, dict[int, bytes]()
 
     def waits(self, t: int, count: int) -> bool:
         """Whether ``count`` observations from ``t`` on are too few for a chunk to be compared."""
         return t < self.n - self.n % CHUNK and (t + count) // CHUNK == t // CHUNK
 
-    def compare(self, t: int, digest: int, tags: Tags) -> int | None:
-        """How many of these observations may be stepped; None: they are others than before.
+    def last_known(self, t: int) -> int:
+        """The last index up to ``t`` of the open chunk at which observations can be compared."""
+        if self.opened is not None:
+            return t
+        return max((mark for mark in self.marks if mark <= t), default=self.n - self.n % CHUNK)
 
-        ``t`` is the index of the first and ``digest`` that of its chunk so far.
-        """
-        if t >= self.n:
-            return len(tags) if t > self.n or digest == self.digest else None
-        opened, end = self.n - self.n % CHUNK, t + len(tags)
-        start = self.n - len(self.tags)
-        if self.waits(t, len(tags)):
-            return 0
-        if t < opened:
-            whole = min(end, opened) // CHUNK * CHUNK
-            at = t // CHUNK - self.first // CHUNK
-            found = _digests(t, digest, tags[: whole - t])
-            if not np.array_equal(found, _words(self.digests[at : at + len(found)])):
-                return None
-            if whole < opened:
-                return whole - t
-        elif digest != self._digest_at(t):
-            return None
-        since, until = max(t, start), min(end, self.n)
-        known = _words(self.tags[since - start : until - start])
-        return len(tags) if np.array_equal(tags[since - t : until - t], known) else None
-
-    def _digest_at(self, t: int) -> int:
-        """Digest of the open chunk up to observation ``t``, which lies in it."""
-        start = self.n - len(self.tags)
-        before = self.base if start == self.first else 0
-        return before ^ int(np.bitwise_xor.reduce(_words(self.tags[: t - start])))
-
-    def extension(self, address: bytes, t: int, digest: int, tags: Tags) -> _Entry | None:
-        """What these observations, which were compared, add."""
-        if t > self.n:
-            # What came between went another way: nothing before may be repeated.
-            entry = _Record(t, digest).extension(address, t, digest, tags)
-            return None if entry is None else replace(entry, begins=True, base=digest)
-        new = tags[self.n - t :]
-        if not len(new):
-            return None
-        digests = _digests(self.n, self.digest, new)
-        if len(digests):
-            new = new[len(new) - (self.n + len(new)) % CHUNK :]
-        return _Entry(address, self.n, digests, new)
+    def complete(self, digests: bytes) -> None:
+        """Add digests of complete chunks."""
+        if digests:
+            self.digests += digests
+            self.n = (self.n // CHUNK + len(digests) // _SIZE) * CHUNK
+            self.marks.clear()
 
     def apply(self, entry: _Entry) -> None:
         """Take over an entry of this record."""
-        if len(entry.digests):
-            self.digests.frombytes(entry.digests.tobytes())
-            self.n = (self.n // CHUNK + len(entry.digests)) * CHUNK
-            self.tags, self.digest = array("Q"), 0
-        self.tags.frombytes(entry.tags.tobytes())
-        self.n += len(entry.tags)
-        self.digest ^= int(np.bitwise_xor.reduce(entry.tags))
+        self.complete(entry.digests)
+        self.marks.update(entry.marks)
+        self.n = max(self.n, *entry.marks, 0)
 
     def entry(self, address: bytes) -> _Entry:
         """All of it as one entry."""
-        digests, tags = _words(self.digests), _words(self.tags)
-        return _Entry(address, self.first, digests, tags, True, self.base, self.owner)
-
-
-def _words(words: array[int]) -> Tags:
-    return np.array(words, np.uint64)
+        return _Entry(address, self.first, bytes(self.digests), self.marks, True, self.owner)
 
 
 class Uses:
     """Records by the address of their stream of noise, in memory."""
 
     def __init__(self) -> None:
-        self._records: dict[bytes, _Record] = {}
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Compare and add within this; no other stream can meanwhile."""
-        yield
+        self.records: dict[bytes, _Record] = {}
 
     def get(self, address: bytes) -> _Record:
         """The record of a stream of noise; an empty one if it was never used."""
-        return self._records.get(address) or _Record()
+        return self.records.get(address) or _Record()
 
     def add(self, entries: Iterable[_Entry]) -> None:
         """Remember these uses, in this order."""
         for entry in entries:
-            record = self._records.get(entry.address)
+            record = self.records.get(entry.address)
             if record is None or entry.begins:
-                fresh = _Record(entry.start, entry.base, entry.owner)
-                record = self._records[entry.address] = fresh
+                record = self.records[entry.address] = _Record(entry.start, entry.owner)
             record.apply(entry)
 
 
@@ -233,7 +198,7 @@ class UsesFile(Uses):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the file and read what is new."""
+        """Compare and add within this: the file is locked, and what is new in it is read."""
         if self._end and not self._path.exists():
             raise StateError(
                 f"secret: {self._path} is gone, so it is not known what else this secret was used "
@@ -279,7 +244,7 @@ class UsesFile(Uses):
     def _catch_up(self) -> None:
         status = os.fstat(self._descriptor)
         if status.st_ino != self._inode:
-            self._records.clear()
+            self.records.clear()
             self._inode, self._end, self._checksum = status.st_ino, 0, b""
         if status.st_size < self._end:
             raise self._damaged()
@@ -335,7 +300,7 @@ class UsesFile(Uses):
 
     def _compact(self) -> None:
         """Write the file anew, each record as one entry."""
-        entries = [record.entry(address) for address, record in self._records.items()]
+        entries = [record.entry(address) for address, record in self.records.items()]
         new = self._path.with_name(self._path.name + ".new")
         with self._writable():
             new.unlink(missing_ok=True)
@@ -396,26 +361,23 @@ _FILES: Final[dict[Path, UsesFile]] = {}
 _LOCK: Final = threading.RLock()
 
 
-def _books(path: str | os.PathLike[str] | None) -> tuple[Uses, ...]:
-    if path is None:
-        return (_IN_PROCESS,)
+def _file(path: str | os.PathLike[str]) -> UsesFile:
     resolved = Path(path).absolute()
-    return _IN_PROCESS, _FILES.setdefault(resolved, UsesFile(resolved))
+    return _FILES.setdefault(resolved, UsesFile(resolved))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Cursor:
-    """How far one stream is: observations, digest of its open chunk, where it is recorded."""
+    """How far one stream is: observations, those of its open chunk, where it is recorded."""
 
     address: bytes
-    mask: int
+    nonces: int
     t: int = 0
-    digest: int = 0
+    opened: _Open = field(default_factory=lambda: _Open(0))
 
-    def addresses(self, count: int) -> Tags:
-        """What stands for the next indices in tags: the same index of another stream differs."""
-        start = self.mask + self.t
-        return np.arange(start, start + count, dtype=np.uint64)
+    def nonce(self, end: int) -> bytes:
+        """Of the digest at ``end``: another one for the same index of another stream."""
+        return (self.nonces + end).to_bytes(12, "little")
 
 
 class Guard:
@@ -424,7 +386,7 @@ class Guard:
     Parameters
     ----------
     key
-        Sixteen bytes, from which tags and addresses are derived; itself derived from the secret.
+        Sixteen bytes, for digests and addresses; derived from the secret.
     keys
         Of the streams.
     path
@@ -441,12 +403,15 @@ class Guard:
         only: set[int] | None = None,
     ) -> None:
         self.key, self._keys, self.only = key, keys, only
-        self._books = _books(path)
-        # A block that never comes twice under one key: its index is in it.
-        self._encryptor = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()  # noqa: S305
+        self._process, self._file = _IN_PROCESS, None if path is None else _file(path)
+        self._books = (_IN_PROCESS,) if self._file is None else (_IN_PROCESS, self._file)
+        self._gmac = AESGCM(key)
         self._cursors: dict[int, _Cursor] = {}
         self._refused: str | None = None
-        self._uses: list[tuple[_Cursor, Tags]] = []
+        self._uses: list[tuple[_Cursor, FloatArray, list[bytes]]] = []
+        #: Compare and note one observation; False if it has to wait for the rest of its chunk.
+        #: Who guards all streams holds the lock already.
+        self.take = self._take if only is None else self._take_alone
 
     @classmethod
     def fresh(cls, keys: tuple[Key, ...]) -> Guard:
@@ -455,14 +420,16 @@ class Guard:
 
     # --- comparing, then noting ------------------------------------------------------------------
 
+    #: One for all that is guarded in the process; streams that are guarded from the beginning have
+    #: no other.
+    lock: Final = _LOCK
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Compare, step and note within this: no other stream can come between."""
-        with _LOCK, ExitStack() as stack:
+        with self.lock, nullcontext() if self._file is None else self._file.locked():
             if self._refused is not None:
                 raise StateError(self._refused)
-            for book in self._books:
-                stack.enter_context(book.locked())
             self._uses.clear()
             yield
 
@@ -477,54 +444,86 @@ class Guard:
             If they are others than those that the secret was used for.
         """
         cursor = self._cursor(index)
-        if self._waits(cursor, len(raw_values)):
+        records = [book.get(cursor.address) for book in self._books]
+        count, t = len(raw_values), cursor.t
+        if any(record.waits(t, count) for record in records):
             return 0
-        return self._compare(cursor, self._tags(cursor.addresses(len(raw_values)), raw_values))
+        with np.errstate(all="ignore"):
+            digests = self._chunk_digests(cursor, raw_values)
+            for record in records:
+                if record.n == t and record.opened is cursor.opened:
+                    continue  # All of it goes beyond what is recorded.
+                self._check(record, t)
+                found = self._compared(record, cursor, raw_values, digests)
+                if found is None:
+                    self._refuse("it was used for other data")
+                count = min(count, found)
+        whole = (t + count) // CHUNK - t // CHUNK
+        self._uses.append((cursor, raw_values[:count], digests[:whole]))
+        return count
 
     def compare_rows(
         self, rows_of: Iterable[tuple[int, Any]], raw_values: FloatArray
     ) -> NDArray[np.bool_] | None:
         """The same for the rows of several streams: which may be stepped; None for all of them."""
-        streams = [(index, rows) for index, rows in rows_of if self.guards(index)]
-        if len(streams) == 1 and isinstance(streams[0][1], slice):
-            count = self.compare(streams[0][0], raw_values)
-            return None if count == len(raw_values) else np.arange(len(raw_values)) < count
-        cleared = np.ones(len(raw_values), bool)
-        addresses = np.zeros(len(raw_values), np.uint64)
-        ready = []
-        for index, rows in streams:
-            cursor = self._cursor(index)
-            if self._waits(cursor, len(rows)):
-                cleared[rows] = False
-            else:
-                addresses[rows] = cursor.addresses(len(rows))
-                ready.append((cursor, rows))
-        tags = self._tags(addresses, raw_values) if ready else addresses
-        for cursor, rows in ready:
-            count = self._compare(cursor, tags[rows])
-            cleared[rows[count:]] = False
-        return None if cleared.all() else cleared
+        cleared = None
+        for index, rows in rows_of:
+            if not self.guards(index):
+                continue
+            raw_part = raw_values[rows]
+            count = self.compare(index, raw_part)
+            if count < len(raw_part):
+                if cleared is None:
+                    cleared = np.ones(len(raw_values), bool)
+                late = np.arange(len(raw_values))[rows][count:]
+                cleared[late] = False
+        return cleared
 
-    def _waits(self, cursor: _Cursor, count: int) -> bool:
-        return any(book.get(cursor.address).waits(cursor.t, count) for book in self._books)
+    def _check(self, record: _Record, t: int) -> None:
+        if record.owner:
+            self._refuse("it serves a state that is kept in a folder, and nothing else")
+        if t < record.first:
+            self._refuse(
+                f"it was used for the first {record.first:,} observations of this stream, and "
+                "there is no record of them"
+            )
 
-    def _compare(self, cursor: _Cursor, tags: Tags) -> int:
-        count = len(tags)
-        for book in self._books:
-            record = book.get(cursor.address)
-            if record.owner:
-                self._refuse("it serves a state that is kept in a folder, and nothing else")
-            if cursor.t < record.first:
-                self._refuse(
-                    f"it was used for the first {record.first:,} observations of this stream, and "
-                    "there is no record of them"
-                )
-            found = record.compare(cursor.t, cursor.digest, tags)
-            if found is None:
-                self._refuse("it was used for other data")
-            count = min(count, found)
-        self._uses.append((cursor, tags[:count]))
-        return count
+    def _compared(
+        self, record: _Record, cursor: _Cursor, raw_values: FloatArray, digests: list[bytes]
+    ) -> int | None:
+        """How many of these observations may be stepped; None: they are others than before."""
+        t, end = cursor.t, cursor.t + len(raw_values)
+        if t > record.n:
+            return len(raw_values)
+        last_chunk = record.n - record.n % CHUNK
+        whole = min(end, last_chunk) // CHUNK - t // CHUNK
+        if whole > 0:
+            at = (t // CHUNK - record.first // CHUNK) * _SIZE
+            if record.digests[at : at + whole * _SIZE] != b"".join(digests[:whole]):
+                return None
+        if end < last_chunk:
+            return end - end % CHUNK - t
+        known = record.last_known(min(end, record.n))
+        if known < t:
+            return 0
+        if not self._agrees(record, cursor, raw_values, known):
+            return None
+        return len(raw_values) if known == record.n else known - t
+
+    def _agrees(self, record: _Record, cursor: _Cursor, raw_values: FloatArray, known: int) -> bool:
+        """Whether a record has the same observations in its open chunk, up to index ``known``."""
+        if known % CHUNK == 0:
+            return True
+        opened = record.opened
+        if opened is None:
+            return record.marks[known] == self._digest(cursor, raw_values, known)
+        if opened is cursor.opened:
+            if known == cursor.t:
+                return True
+            raw_known = opened.between(cursor.t, known)
+            return _bits(raw_known) == _bits(raw_values[: known - cursor.t])
+        there = _Cursor(cursor.address, cursor.nonces, known, opened)
+        return self._digest(there, raw_values[:0], known) == self._digest(cursor, raw_values, known)
 
     def _refuse(self, why: str) -> NoReturn:
         self._refused = (
@@ -535,50 +534,72 @@ class Guard:
 
     def note(self) -> None:
         """Remember what was compared and stepped; before anything of it is released."""
-        for book in reversed(self._books):  # the one that can fail comes first
-            entries = (
-                book.get(cursor.address).extension(cursor.address, cursor.t, cursor.digest, tags)
-                for cursor, tags in self._uses
-            )
-            book.add([entry for entry in entries if entry is not None])
-        for cursor, tags in self._uses:
-            end = cursor.t + len(tags)
-            opened = end - end % CHUNK
-            if opened > cursor.t:
-                cursor.t, cursor.digest = opened, 0
-            cursor.digest ^= int(np.bitwise_xor.reduce(tags[len(tags) - (end - cursor.t) :]))
-            cursor.t = end
+        if self._file is not None:  # It can fail, so it comes first.
+            with np.errstate(all="ignore"):
+                get = self._file.get
+                entries = [self._entry(get(use[0].address), *use) for use in self._uses]
+            self._file.add(entry for entry in entries if entry is not None)
+        for use in self._uses:
+            self._note_in_process(*use)
         self._uses.clear()
 
-    def take(self, index: int, raw_value: float) -> bool:
-        """Compare and note one observation; False if it has to wait for the rest of its chunk."""
-        if not self.guards(index):
-            return True
-        if len(self._books) == 1 and self._append(index, raw_value):
-            return True
+    def _entry(
+        self, record: _Record, cursor: _Cursor, raw_values: FloatArray, digests: list[bytes]
+    ) -> _Entry | None:
+        """What these observations, which were compared, add to a record in a file."""
+        t, end = cursor.t, cursor.t + len(raw_values)
+        begins, start = t > record.n, max(t, record.n)
+        if end <= start:
+            return None
+        # Before a record that begins, all went another way: nothing there may be repeated.
+        marks = {at: self._digest(cursor, raw_values, at) for at in {t, end} if at % CHUNK}
+        if not begins or digests:
+            marks.pop(t, None)
+        new = b"".join(digests[start // CHUNK - t // CHUNK :])
+        return _Entry(cursor.address, start, new, marks, begins)
+
+    def _note_in_process(
+        self, cursor: _Cursor, raw_values: FloatArray, digests: list[bytes]
+    ) -> None:
+        t, end = cursor.t, cursor.t + len(raw_values)
+        record = self._process.get(cursor.address)
+        if record.opened is None or t > record.n:
+            before = cursor.opened
+            raw_known = before.between(before.start, t)
+            record = _Record(t, opened=_Open(before.start, before.base, raw_known))
+            self._process.records[cursor.address] = record
+        assert record.opened is not None
+        if end > record.n:
+            new = digests[record.n // CHUNK - t // CHUNK :]
+            if new:
+                record.complete(b"".join(new))
+                record.opened = _Open(record.n)
+            record.opened.raw_values.frombytes(raw_values[record.n - t :].tobytes())
+            record.n = end
+        cursor.t = end
+        # Where a record goes on in a later chunk, only complete chunks are compared.
+        cursor.opened = record.opened if record.opened.start <= end else _Open(end)
+
+    def _take(self, index: int, raw_value: float) -> bool:
+        cursor = self._cursors.get(index)
+        if cursor is not None and self._file is None and self._refused is None:
+            # In plain numbers, where one observation goes beyond what is recorded.
+            record, t = self._process.records.get(cursor.address), cursor.t
+            if record and record.opened is cursor.opened and record.n == t and (t + 1) % CHUNK:
+                cursor.opened.raw_values.append(raw_value)
+                cursor.t = record.n = t + 1
+                return True
         with self.locked():
             if self.compare(index, np.array([raw_value])):
                 self.note()
                 return True
             return False
 
-    def _append(self, index: int, raw_value: float) -> bool:
-        """The same in plain numbers, where one observation goes beyond what is recorded."""
-        with _LOCK:
-            cursor = self._cursor(index)
-            t = cursor.t
-            record = self._books[0].get(cursor.address)
-            if record.n != t or record.digest != cursor.digest or (t + 1) % CHUNK == 0:
-                return False
-            if not record.tags or record.owner or self._refused is not None:
-                return False  # It may be a record that is not kept yet.
-            value = math.nan if math.isnan(raw_value) else raw_value + 0.0
-            block = self._encryptor.update(_BLOCK.pack(cursor.mask + t, value))
-            tag = int.from_bytes(block[:8], "little")
-            record.tags.append(tag)
-            record.n = cursor.t = t + 1
-            record.digest = cursor.digest = cursor.digest ^ tag
+    def _take_alone(self, index: int, raw_value: float) -> bool:
+        if not self.guards(index):
             return True
+        with self.lock:
+            return self._take(index, raw_value)
 
     # --- states ----------------------------------------------------------------------------------
 
@@ -622,49 +643,63 @@ class Guard:
         """Whether this stream is guarded."""
         return self.only is None or index in self.only
 
-    def start(self, index: int, t: int, digest: int = 0) -> None:
-        """Guard a stream from observation ``t`` on."""
+    def start(self, index: int, t: int, before: bytes = b"") -> None:
+        """Guard a stream from observation ``t`` on; ``before`` is from :meth:`to_bytes`."""
         if self.only is not None:
             self.only.add(index)
         cursor = self._cursor(index)
-        cursor.t, cursor.digest = t, digest
+        cursor.t, cursor.opened = t, _Open(t, int.from_bytes(before, "little"))
 
     def to_bytes(self, index: int) -> bytes:
         """What a stream needs to be guarded elsewhere.  **Privacy.** Seal it."""
-        return self.key + self._cursor(index).digest.to_bytes(8, "little")
+        cursor = self._cursor(index)
+        with self.lock:
+            before = self._digest(cursor, np.empty(0), cursor.t) if cursor.t % CHUNK else b""
+        # A GMAC is linear: this is what the chunk so far adds to the digest of the rest.
+        none = self._gmac.encrypt(cursor.nonce(cursor.t), b"", bytes(8 * CHUNK))
+        return self.key + (_xor(before, int.from_bytes(none, "little")) if before else b"")
 
-    # --- tags ------------------------------------------------------------------------------------
+    # --- digests ---------------------------------------------------------------------------------
 
     def _cursor(self, index: int) -> _Cursor:
         cursor = self._cursors.get(index)
         if cursor is None:
             name = "pool" if index == POOL else repr(self._keys[index])
-            digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=self.key)
-            address, mask = digest.digest()[:16], digest.digest()[16:24]
-            # Of 62 bits: no index makes it overflow.
-            cursor = _Cursor(address, int.from_bytes(mask, "little") >> 2)
+            digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=self.key).digest()
+            # Of 95 bits: no index makes it overflow.
+            cursor = _Cursor(digest[:16], int.from_bytes(digest[16:28], "little") >> 1)
             self._cursors[index] = cursor
         return cursor
 
-    def _tags(self, addresses: Tags, raw_values: FloatArray) -> Tags:
-        """The tag of each observation: AES of what stands for its index, and of its bits.
+    def _chunk_digests(self, cursor: _Cursor, raw_values: FloatArray) -> list[bytes]:
+        """Digest of each chunk that these observations complete."""
+        t, end = cursor.t, cursor.t + len(raw_values)
+        ends = range(t - t % CHUNK + CHUNK, end + 1, CHUNK)
+        digests = []
+        raw_chunk = np.empty(CHUNK if ends else 0, "<f8")
+        for at in ends:
+            if at - CHUNK < t:
+                digests.append(self._digest(cursor, raw_values, at))
+            else:
+                _settle(raw_values[at - CHUNK - t : at - t], raw_chunk)
+                digests.append(self._gmac.encrypt(cursor.nonce(at), b"", raw_chunk.data.cast("B")))
+        return digests
 
-        Every NaN is the same observation, and so are the two zeros.
-        """
-        tags = np.empty(len(raw_values), np.uint64)
-        size = min(_AT_ONCE, len(raw_values))
-        blocks, output = np.empty((size, 2), "<u8"), bytearray(16 * size + 16)
-        encrypted, values = np.frombuffer(output, "<u8"), blocks.view("<f8")
-        for start in range(0, len(raw_values), _AT_ONCE):
-            raw_part = raw_values[start : start + _AT_ONCE]
-            count = len(raw_part)
-            blocks[:count, 0] = addresses[start : start + count]
-            with np.errstate(all="ignore"):
-                np.add(raw_part, 0.0, out=values[:count, 1])
-            np.copyto(blocks[:count, 1], _NAN, where=np.isnan(raw_part))
-            self._encryptor.update_into(blocks[:count].data.cast("B"), output)
-            tags[start : start + count] = encrypted[: 2 * count : 2]
-        return tags
+    def _digest(self, cursor: _Cursor, raw_values: FloatArray, end: int) -> bytes:
+        """Digest at ``end``, where these observations follow those of the cursor."""
+        t, opened = cursor.t, cursor.opened
+        start = (end - 1) // CHUNK * CHUNK
+        raw_chunk, base = np.zeros(CHUNK, "<f8"), 0
+        if start < t:
+            base = opened.base
+            _settle(opened.between(opened.start, t), raw_chunk[opened.start - start : t - start])
+        since = max(start, t)
+        _settle(raw_values[since - t : end - t], raw_chunk[since - start : end - start])
+        return _xor(self._gmac.encrypt(cursor.nonce(end), b"", raw_chunk.data.cast("B")), base)
+
+
+def _xor(digest: bytes, other: int) -> bytes:
+    return (int.from_bytes(digest, "little") ^ other).to_bytes(_SIZE, "little")
 
 
 def guard_of_state(content: bytes, key: Key, t: int, path: Any = None) -> Guard | None:
@@ -672,7 +707,7 @@ def guard_of_state(content: bytes, key: Key, t: int, path: Any = None) -> Guard 
     if not content:
         return None
     guard = Guard(content[:16], (key,), path)
-    guard.start(0, t, int.from_bytes(content[16:], "little"))
+    guard.start(0, t, content[16:])
     return guard
 
 
