@@ -211,6 +211,7 @@ def several() -> Releases:
         (("a",), ("b",)),
         np.array([1, 0, 1]),
         np.array([10, 20, 30]),
+        np.array([5, 5, 7]),
         ("0.5", "0.9"),
         {"value": np.arange(6.0), "noise_std": lambda part: np.ones(6)[part]},
         "gaussian",
@@ -353,7 +354,8 @@ def test_merge_refuses_what_does_not_fit():
         Releases.join([releases, other_releases], [count, np.arange(len(other_releases))])
     with pytest.raises(ParameterError, match="columns: expected arrays of 2 rows"):
         Releases(
-            ((),), np.zeros(2, int), np.ones(2, int), ("mean",), {"value": np.ones(3)}, "laplace"
+            *(((),), np.zeros(2, int), np.ones(2, int), np.ones(2, int), ("mean",)),
+            *({"value": np.ones(3)}, "laplace"),
         )
 
 
@@ -373,7 +375,10 @@ def test_bytes_come_back_exactly(place, more):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 3), *[st.floats(width=64)] * 5), max_size=20),
+    st.lists(
+        st.tuples(st.integers(0, 3), *[st.floats(width=64)] * 5, st.integers(-(2**60), 2**60)),
+        max_size=20,
+    ),
     st.lists(
         st.lists(st.text() | st.integers(), max_size=3).map(tuple),
         min_size=4,
@@ -382,16 +387,17 @@ def test_bytes_come_back_exactly(place, more):
     ),
 )
 def test_any_doubles_and_keys_come_back(rows, keys):
-    columns = list(zip(*rows, strict=True)) or [()] * 6
+    columns = list(zip(*rows, strict=True)) or [()] * 7
     table = Releases(
         tuple(keys),
         np.array(columns[0], np.int64),
         np.arange(1, len(rows) + 1) * 10**17,
+        np.array(columns[6], np.int64),
         ("sum",),
         dict(
             zip(
                 ("value", "noise_std", "clip_lower", "clip_upper", "clipped_share"),
-                (np.array(column, np.float64) for column in columns[1:]),
+                (np.array(column, np.float64) for column in columns[1:6]),
                 strict=True,
             )
         ),

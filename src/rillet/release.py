@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str | int, ...]
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
+TimeArray: TypeAlias = NDArray[np.datetime64]
 #: The fields of each row of a release.
 Rows: TypeAlias = list[dict[str, Any]]
 #: A column, or how to work out a part of it when it is asked for.
@@ -41,13 +43,14 @@ Column: TypeAlias = NDArray[Any] | Callable[[slice], NDArray[Any]]
 class Field:
     """One field of the record.
 
-    ``kind`` says what it holds; a field that is ``common`` has one value for all rows of a plan,
-    one that is ``steady`` rarely changes within a key; one that is ``optional`` may be unknown: NaN
-    in arrays, None in JSON and NULL in SQL.
+    ``kind`` says what it holds (a time is text in ISO 8601 where there is no type for it); a field
+    that is ``common`` has one value for all rows of a plan, one that is ``steady`` rarely changes
+    within a key; one that is ``optional`` may be unknown: NaN in arrays, None in JSON and NULL in
+    SQL.
     """
 
     name: str
-    kind: Literal["key", "integer", "number", "text", "texts"] = "number"
+    kind: Literal["key", "integer", "time", "number", "text", "texts"] = "number"
     optional: bool = False
     common: bool = False
     steady: bool = False
@@ -57,6 +60,7 @@ class Field:
 FIELDS: Final = (
     Field("key", "key"),
     Field("t", "integer"),
+    Field("at", "time"),
     Field("name", "text"),
     Field("value"),
     Field("noise_std"),
@@ -109,6 +113,18 @@ def key_from_shown(shown: str | int) -> Key:
     return (shown,)
 
 
+def time_text(at: TimeArray) -> list[str]:
+    """The one way to write times as text: ISO 8601 in UTC, all equally long, so that they sort.
+
+    Examples
+    --------
+    >>> time_text(np.array(["2026-03-01T12:00"], "M8[us]"))
+    ['2026-03-01T12:00:00.000000Z']
+    """
+    texts: list[str] = np.datetime_as_string(at, unit="us", timezone="UTC").tolist()
+    return texts
+
+
 @lru_cache(maxsize=64)
 def noise_deviations(confidence: float, law: str) -> float:
     """How many standard deviations of noise an interval needs.
@@ -128,12 +144,19 @@ class Release:
     Attributes speak of the first row; ``release["0.9"]`` is another row by its name, and iterating
     gives all rows as records.
 
+    Releases are equal if their keys, t and rows are: ``at``, when they were released, is left out,
+    so that a replay gives equal ones.
+
     Attributes
     ----------
     key : tuple
         The stream's declared key.
     t : int
         Number of observations.
+    at : datetime.datetime
+        The time of the release, in UTC.
+    at_microseconds : int
+        The same, in microseconds since 1970.
     name : str
         Which number this is: ``"mean"``, ``"sum"``, or a name of the statistic's own.
     value, noise_std : float
@@ -150,22 +173,29 @@ class Release:
         What was done to the decoded numbers, if anything.
     """
 
-    __slots__ = ("_rows", "key", "t")
+    __slots__ = ("_rows", "at_microseconds", "key", "t")
 
     def __init__(
         self,
         key: Key,
         t: int,
+        at_microseconds: int,
         rows: Rows | tuple[Any, ...],
     ) -> None:
         self.key = key
         self.t = t
+        self.at_microseconds = at_microseconds
         # The rows, or a function and its arguments: many releases are made, few are read.
         self._rows = rows
 
     @property
+    def at(self) -> datetime:
+        """The time of the release, in UTC."""
+        return _EPOCH + timedelta(microseconds=self.at_microseconds)
+
+    @property
     def rows(self) -> Rows:
-        """The fields of each row but key and t, with NaN where a number is not known."""
+        """The fields of each row but key, t and at, with NaN where a number is not known."""
         rows = self._rows
         if isinstance(rows, tuple):
             make, *arguments = rows
@@ -182,7 +212,7 @@ class Release:
         """The row of this name, as a release of its own."""
         for row in self.rows:
             if row["name"] == name:
-                return Release(self.key, self.t, [row])
+                return Release(self.key, self.t, self.at_microseconds, [row])
         known = ", ".join(str(row["name"]) for row in self.rows)
         raise ParameterError("name", f"one of {known}", name)
 
@@ -201,19 +231,27 @@ class Release:
             return list(self.key)
         if field.name == "t":
             return self.t
+        if field.name == "at":
+            return time_text(np.array([self.at_microseconds], "M8[us]"))[0]
         value = row[field.name]
         if field.kind == "number" and not math.isfinite(value):
             return None
         return list(value) if field.kind == "texts" else value
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Release) else NotImplemented
+        if not isinstance(other, Release):
+            return NotImplemented
+        one, another = (
+            [(release.key, release.t), *({**row, "at": None} for row in release)]
+            for release in (self, other)
+        )
+        return one == another
 
     def __hash__(self) -> int:
         return hash((self.key, self.t))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Release, (self.key, self.t, list(self.rows))
+        return Release, (self.key, self.t, self.at_microseconds, list(self.rows))
 
     def __repr__(self) -> str:
         low, high = self.noise_interval(0.95)
@@ -240,7 +278,8 @@ class Release:
         post_processing: tuple[str, ...]
 
 
-_OF_A_ROW: Final = frozenset(field.name for field in FIELDS) - {"key", "t"}
+_OF_A_ROW: Final = frozenset(field.name for field in FIELDS) - {"key", "t", "at"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Releases:
@@ -259,6 +298,9 @@ class Releases:
         For each release the index of its key in ``keys``.
     t : integer array
         Number of observations of each release.
+    at : array
+        The time of each release: microseconds since 1970 UTC, or NumPy's ``datetime64[us]``, as
+        which it is kept.
     names : tuple of str
         The rows of each release.
     columns : mapping
@@ -269,34 +311,39 @@ class Releases:
         As in :class:`Release`.
     """
 
-    __slots__ = ("_columns", "key_of", "keys", "names", "noise_law", "post_processing", "t")
+    __slots__ = ("_columns", "at", "key_of", "keys", "names", "noise_law", "post_processing", "t")
 
     def __init__(
         self,
         keys: tuple[Key, ...],
         key_of: IntArray,
         t: IntArray,
+        at: IntArray | TimeArray,
         names: tuple[str, ...],
         columns: Mapping[str, Column],
         noise_law: str,
         post_processing: tuple[str, ...] = (),
     ) -> None:
         self.keys, self.key_of, self.t, self.names = keys, key_of, t, names
+        self.at: TimeArray = at.view("M8[us]")
         self.noise_law, self.post_processing = noise_law, post_processing
         self._columns: dict[str, Column] = dict(columns)
         rows = len(t) * len(names)
         lengths = {
             name: len(column) for name, column in self._columns.items() if not callable(column)
         }
-        if len(key_of) != len(t) or any(length != rows for length in lengths.values()):
+        if not len(key_of) == len(at) == len(t) or any(
+            length != rows for length in lengths.values()
+        ):
             raise ParameterError("columns", f"arrays of {rows} rows", lengths)
 
     # --- columns ---------------------------------------------------------------------------------
 
     def rows(self, name: str) -> NDArray[Any]:
         """A column with one entry for each row; NaN where a number is not known."""
-        if name == "t":
-            return self.t if len(self.names) == 1 else np.repeat(self.t, len(self.names))
+        if name in ("t", "at"):
+            whole: NDArray[Any] = getattr(self, name)
+            return whole if len(self.names) == 1 else np.repeat(whole, len(self.names))
         if name == "name":
             return np.tile(np.array(self.names), len(self.t))
         if name not in NUMBERS:
@@ -332,7 +379,9 @@ class Releases:
     def __iter__(self) -> Iterator[Release]:
         numbers = [self.rows(name).tolist() for name in NUMBERS]
         width = len(self.names)
-        for index, (key, t) in enumerate(zip(self.key_of.tolist(), self.t.tolist(), strict=True)):
+        moments = self.at.view(np.int64).tolist()
+        events = zip(self.key_of.tolist(), self.t.tolist(), moments, strict=True)
+        for index, (key, t, at) in enumerate(events):
             rows = [
                 {
                     "name": name,
@@ -344,7 +393,7 @@ class Releases:
                 }
                 for row, name in enumerate(self.names)
             ]
-            yield Release(self.keys[key], t, rows)
+            yield Release(self.keys[key], t, at, rows)
 
     @overload
     def __getitem__(self, index: int) -> Release: ...
@@ -374,7 +423,13 @@ class Releases:
                 columns[name] = whole[start : stop if stop >= 0 else None : stride].reshape(-1)
         index = slice(start, stop if stop >= 0 else None, stride)
         return Releases(
-            self.keys, self.key_of[index], self.t[index], self.names, columns, **self.common
+            self.keys,
+            self.key_of[index],
+            self.t[index],
+            self.at[index],
+            self.names,
+            columns,
+            **self.common,
         )
 
     def _named(self, name: str) -> Releases:
@@ -382,7 +437,7 @@ class Releases:
             raise ParameterError("name", f"one of {', '.join(self.names)}", name)
         row, width = self.names.index(name), len(self.names)
         columns = {number: self.rows(number)[row::width] for number in self._columns}
-        return Releases(self.keys, self.key_of, self.t, (name,), columns, **self.common)
+        return Releases(self.keys, self.key_of, self.t, self.at, (name,), columns, **self.common)
 
     def __repr__(self) -> str:
         return (
@@ -419,6 +474,7 @@ class Releases:
             ]
         )
         t = np.concatenate([part.t for part in parts])
+        at = np.concatenate([part.at for part in parts])
         present = {name for part in parts for name in part._columns}
         width = len(first.names)
         if arrivals is None:
@@ -436,16 +492,16 @@ class Releases:
                 for name in NUMBERS
                 if name in present
             }
-            t = t[order]
+            t, at = t[order], at[order]
             keys, key_of = _renumbered(tuple(indices), key_of[order])
-        return Releases(keys, key_of, t, first.names, columns, **first.common)
+        return Releases(keys, key_of, t, at, first.names, columns, **first.common)
 
     def compact(self) -> Releases:
         """The same releases, knowing their own keys only; a slice knows those of the whole."""
         keys, key_of = _renumbered(self.keys, self.key_of)
         if len(keys) == len(self.keys):
             return self
-        return Releases(keys, key_of, self.t, self.names, self._columns, **self.common)
+        return Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
 
     def by_key(self, column: NDArray[Any]) -> NDArray[Any] | None:
         """The value that a column of rows has for each key, or None if it changes within one."""
@@ -477,6 +533,8 @@ class Releases:
             elif field.common:
                 value = self.common[field.name]
                 columns[field.name] = ", ".join(value) if field.kind == "texts" else value
+            elif field.kind == "time":
+                columns[field.name] = pd.Series(self.rows(field.name)).dt.tz_localize("UTC")
             else:
                 columns[field.name] = self.rows(field.name)
         return pd.DataFrame(columns)
@@ -499,6 +557,8 @@ class Releases:
                 value = self.common[field.name]
                 kind = pa.list_(pa.string()) if field.kind == "texts" else pa.string()
                 columns[field.name] = pa.array([value], kind).take(np.zeros(rows, np.int64))
+            elif field.kind == "time":
+                columns[field.name] = pa.array(self.rows(field.name), pa.timestamp("us", "UTC"))
             else:
                 column = self.rows(field.name)
                 unknown = ~np.isfinite(column) if field.kind == "number" else None
@@ -514,7 +574,7 @@ class Releases:
         another by its name.
         """
         keys, key_of = _renumbered(self.keys, self.key_of)
-        own = Releases(keys, key_of, self.t, self.names, self._columns, **self.common)
+        own = Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
         listed: list[tuple[str, str, str]] = []
         arrays: list[bytes] = []
         seen = {own.rows("t").astype("<f8").tobytes(): "t"}
@@ -523,6 +583,11 @@ class Releases:
             kind = np.min_scalar_type(int(column.max(initial=0))).newbyteorder("<").str
             listed.append((name, kind, "release"))
             arrays.append(column.astype(kind).tobytes())
+        moments = own.at.view(np.int64).astype("<i8")
+        if len(moments) and (moments == moments[0]).all():
+            moments = moments[:1]  # one block, released at once
+        listed.append(("at", "<i8", "release" if len(moments) == len(own) else "all"))
+        arrays.append(moments.tobytes())
         for name in NUMBERS:
             if name not in self._columns:
                 continue
@@ -584,16 +649,19 @@ class Releases:
                 same = arrays[by] if by != "t" else np.repeat(arrays["t"], len(names))
                 arrays[name] = same.astype(np.float64, copy=False)
                 continue
-            rows = {"release": count, "row": count * len(names), "key": len(keys)}[by]
+            rows = {"all": 1, "release": count, "row": count * len(names), "key": len(keys)}[by]
             found = np.frombuffer(content, kind, rows, offset)
             offset += found.nbytes
             if by == "key":
                 found = found[np.repeat(arrays["key_of"], len(names))]
-            arrays[name] = found.astype(np.int64 if by == "release" else np.float64)
+            elif by == "all":
+                found = np.broadcast_to(found, count)
+            arrays[name] = found.astype(np.float64 if by in ("row", "key") else np.int64)
         return Releases(
             keys,
             arrays.pop("key_of"),
             arrays.pop("t"),
+            arrays.pop("at"),
             names,
             arrays,
             header["noise_law"],

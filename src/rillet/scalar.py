@@ -70,7 +70,7 @@ class ScalarRun:
         """Observations absorbed in this run."""
         return self._t - self._begun.t
 
-    def absorb(self, raw_value: float) -> Release | None:
+    def absorb(self, raw_value: float, at: int) -> Release | None:
         """One observation.  **Privacy.** Touches raw data; see :func:`rillet.step.step`."""
         if self._raw_counted is not None:
             self._raw_counted.append(raw_value)
@@ -95,6 +95,7 @@ class ScalarRun:
         self.latest = release = Release(
             self._key,
             t,
+            at,
             (self._rows, t, total, self._unit_std[done]),
         )
         self._done = done + 1

@@ -120,9 +120,11 @@ def start(layout: Layout, secret: Secret) -> StreamState:
 
 
 def step(
-    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray
+    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray, at: int
 ) -> tuple[StreamState, Releases]:
     """Absorb a block of observations; return the new state and what it releases.
+
+    ``at`` is the time of these releases, in microseconds since 1970 UTC.
 
     **Privacy.** All blocks of a stream together give what ``layout.guarantee`` promises, for
     inputs that may be chosen adaptively.  Pure: the same state and block give the same result, so
@@ -138,11 +140,11 @@ def step(
             raw_buffer=(*state.raw_buffer, raw_learning.copy()),
         )
         if state.t == layout.lag:
-            state, released = _finish_warm_up(layout, key, state)
+            state, released = _finish_warm_up(layout, key, state, at)
             parts.append(released)
     while len(raw_block):
         raw_part, raw_block = np.split(raw_block, [layout.segment_at(state.t + 1).last - state.t])
-        state, released = _run_segment(layout, key, state, raw_part)
+        state, released = _run_segment(layout, key, state, raw_part, at)
         parts.append(released)
     return state, Releases.join(parts) if parts else no_releases(layout, key)
 
@@ -159,7 +161,9 @@ def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
 # --- The warm-up: the first `lag` observations -------------------------------------------------
 
 
-def _finish_warm_up(layout: Layout, key: Key, state: StreamState) -> tuple[StreamState, Releases]:
+def _finish_warm_up(
+    layout: Layout, key: Key, state: StreamState, at: int
+) -> tuple[StreamState, Releases]:
     """Learn the range from the buffer, release its total, forget the buffer.
 
     **Privacy.** Costs each of the first ``lag`` observations the threshold's cost plus the
@@ -201,7 +205,7 @@ def _finish_warm_up(layout: Layout, key: Key, state: StreamState) -> tuple[Strea
     if anchor.removed:
         sums[0] = sums[0] + anchor.removed / layout.lag * t
     releases = _releases(
-        layout, key, t, sums, lambda part: (unit_std[part],) * statistic.width, anchor
+        layout, key, t, at, sums, lambda part: (unit_std[part],) * statistic.width, anchor
     )
     state = state.but(
         raw_buffer=(),
@@ -291,7 +295,7 @@ def _group(
 
 
 def _run_segment(
-    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray
+    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray, at: int
 ) -> tuple[StreamState, Releases]:
     """Clip, quantise, group into leaves, encode, add noise, decode; in cache-sized chunks.
 
@@ -338,7 +342,7 @@ def _run_segment(
         if done and state.t == layout.length and state.anchor is not None:
             sums[0][-1] = plain_last[0] + state.anchor.removed
     unit_stds = _unit_stds_at(layout, weights, first_leaf)
-    releases = _releases(layout, key, t, sums, unit_stds, anchor)
+    releases = _releases(layout, key, t, at, sums, unit_stds, anchor)
     if done:
         last_sums = tuple(float(total[-1]) for total in sums)
 
@@ -346,7 +350,7 @@ def _run_segment(
             stds = tuple(float(std[0]) for std in unit_stds(slice(done - 1, done)))
             return release_rows(layout, anchor, int(t[-1]), last_sums, stds)
 
-        state = state.but(latest=Release(key, int(t[-1]), (latest_rows,)))
+        state = state.but(latest=Release(key, int(t[-1]), at, (latest_rows,)))
     return state, releases
 
 
@@ -539,6 +543,7 @@ def _releases(
     layout: Layout,
     key: Key,
     t: IntArray,
+    at: int,
     sums: list[FloatArray],
     unit_stds: Callable[[slice], tuple[FloatArray, ...]],
     anchor: Anchor,
@@ -549,8 +554,9 @@ def _releases(
         columns[name] = _constant(value, rows)
     return Releases(
         (key,),
-        _constant_index(len(t)),
+        _constant_integer(0, len(t)),
         t,
+        _constant_integer(at, len(t)),
         statistic.names,
         columns,
         layout.noise_law,
@@ -649,8 +655,8 @@ def _constant(value: float, count: int) -> FloatArray:
     return np.ndarray((count,), np.float64, np.float64(value).tobytes(), strides=(0,))
 
 
-def _constant_index(count: int) -> IntArray:
-    return np.ndarray((count,), np.int64, bytes(8), strides=(0,))
+def _constant_integer(value: int, count: int) -> IntArray:
+    return np.ndarray((count,), np.int64, np.int64(value).tobytes(), strides=(0,))
 
 
 def no_releases(layout: Layout, key: Key = ()) -> Releases:
@@ -659,5 +665,5 @@ def no_releases(layout: Layout, key: Key = ()) -> Releases:
     width = layout.statistic.width
     nothing = Anchor(Range(0.0, 0.0))
     return _releases(
-        layout, key, np.empty(0, np.int64), [empty] * width, lambda _: (empty,) * width, nothing
+        layout, key, np.empty(0, np.int64), 0, [empty] * width, lambda _: (empty,) * width, nothing
     )

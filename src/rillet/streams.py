@@ -13,6 +13,7 @@ observation of every key at once.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -141,7 +142,7 @@ class Streams(_Single):
         ``sequence`` has a number for each value that grows within a key (-1: none): a number that
         is not above the last one was absorbed before, and is left out.  ``absorbed`` says which
         part of a source this was.  Releases come in the order of the observations that completed
-        them, however the input was cut into blocks.
+        them, however the input was cut into blocks, and have the time of this call.
 
         Under a secret that was used before, observations are compared with those of then, by whole
         chunks (:mod:`rillet.state.uses`): what is released again may come up to a chunk late.
@@ -194,7 +195,7 @@ class Streams(_Single):
                 if cleared is not None:
                     late.append((key_of[~cleared], raw_values[~cleared]))
                     key_of, raw_values = key_of[cleared], raw_values[cleared]
-            kept, releases = self._step_each(layout, key_of, raw_values)
+            kept, releases = self._step_each(layout, key_of, raw_values, _now())
             for index, number in sequences.items():
                 known = kept.get(index) or self._store.read(layout, index)
                 kept[index] = replace(known, sequence=number)
@@ -211,7 +212,7 @@ class Streams(_Single):
             return releases
 
     def _step_each(
-        self, layout: Layout, key_of: IntArray, raw_values: FloatArray
+        self, layout: Layout, key_of: IntArray, raw_values: FloatArray, at: int
     ) -> tuple[dict[int, Kept], Releases]:
         """Step each key that occurs; raises before any state has changed."""
         kept: dict[int, Kept] = {}
@@ -219,7 +220,7 @@ class Streams(_Single):
         starts: list[tuple[Any, int]] = []
         for index, rows in rows_of_keys(key_of):
             before = self._store.read(layout, index)
-            after, releases = step(layout, self.keys[index], before.state, raw_values[rows])
+            after, releases = step(layout, self.keys[index], before.state, raw_values[rows], at)
             kept[index] = Kept(after, before.sequence)
             if before.state.t < layout.lag <= after.t and after.backfill is not None:
                 parts.append(after.backfill[:-1])  # Its last one is the first of `releases`.
@@ -387,7 +388,7 @@ class Stream(_Single):
             if guard is not None and not guard.take(self._index, raw_value):
                 self._settle()
                 return self._streams.update(raw_value, key=self.key)
-            return scalar.absorb(raw_value)
+            return scalar.absorb(raw_value, _now())
 
     def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
         """Absorb many observations, in order: the same as the loop over :meth:`update`."""
@@ -518,6 +519,11 @@ class Stream(_Single):
             store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
 
 
+def _now() -> int:
+    """The time in microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
 def one_key(index: int, count: int) -> IntArray:
     """The same key for so many observations: one number in memory, however many they are."""
     return np.broadcast_to(np.int64(index), count)
@@ -615,4 +621,4 @@ def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
         "noise_law": first.noise_law,
         "post_processing": (*first.post_processing, f"added up over {len(latest):,} keys"),
     }
-    return Release((), totals.count, [row])
+    return Release((), totals.count, max(release.at_microseconds for release in latest), [row])

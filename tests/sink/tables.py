@@ -19,6 +19,7 @@ def replaced(original: Releases, **columns: Any) -> Releases:
         original.keys,
         original.key_of,
         original.t,
+        original.at,
         original.names,
         {**known, **columns},
         **original.common,

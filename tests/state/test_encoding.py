@@ -47,7 +47,7 @@ def test_without_its_key_a_state_goes_on_the_same(name, stop):
             kept = without_key(plan.layout, state)
             state = decode_state(encode_state(kept), kept.secret)
             assert encode_state(without_key(plan.layout, state)) == encode_state(kept)
-            state, releases = step(plan.layout, (), state, values[first : first + stop])
+            state, releases = step(plan.layout, (), state, values[first : first + stop], 7)
             found += list(releases)
     assert found == expected
 
@@ -70,7 +70,7 @@ def test_no_key_that_a_closed_node_used_is_left(name, monkeypatch):
             used.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(LatticeNoise, "draw", note)
-                state, releases = step(plan.layout, (), _begin(plan), values[:t])
+                state, releases = step(plan.layout, (), _begin(plan), values[:t], 7)
                 spent = set(used)
             assert spent or not len(releases)
             kept = without_key(plan.layout, state)
@@ -88,7 +88,7 @@ def test_state_with_its_key_would_be_found_out(monkeypatch):
     """The test above can fail: the state as it is in memory holds the key in force."""
     plan = PLANS["tree"]
     with small_chunks():
-        state, _ = step(plan.layout, (), _begin(plan), np.ones(37))
+        state, _ = step(plan.layout, (), _begin(plan), np.ones(37), 7)
         assert state.levels is not None
         noise = state.levels[0](0)
         assert isinstance(noise, LatticeNoise)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from rillet.sink.spelling import spell
 
 __all__ = ["JsonLinesSink", "StandardOutputSink"]
 
+#: The time in a line: no other text there is followed by a colon.
+_TIME = re.compile(rb'"at":"([^"]*)"')
+
 
 class JsonLinesSink(FileSink):
     """One JSON object to a line for each record, in a file that a later run continues.
@@ -26,12 +30,13 @@ class JsonLinesSink(FileSink):
     **Privacy.** Post-processing: takes public releases, knows nothing else.
 
     **Delivery.** Exactly once for each (key, t, name), as long as the file is opened at the
-    position of the last acknowledgement. What stands behind that position must be, byte for byte,
-    the beginning of what is delivered next: it is left as it is, a torn last line is completed, and
-    the rest is appended. Anything else is refused and stays untouched. With ``fsync`` what was
-    delivered is on disk when `deliver` returns; without, it survives the end of the process but
-    perhaps not that of the machine, and then the next start says that content is missing. A write
-    that fails, for instance on a full disk, leaves the file as it was before. The file is locked.
+    position of the last acknowledgement. What stands behind that position must be, byte for byte
+    but for ``at``, the beginning of what is delivered next: it is left as it is, a torn last line
+    is completed, and the rest is appended. Anything else is refused and stays untouched. With
+    ``fsync`` what was delivered is on disk when `deliver` returns; without, it survives the end of
+    the process but perhaps not that of the machine, and then the next start says that content is
+    missing. A write that fails, for instance on a full disk, leaves the file as it was before. The
+    file is locked.
 
     ``existing`` says what happens, where there is no position, to a file that has content: it is
     compared with what is delivered ("continue"), refused, appended to, or replaced by the first
@@ -137,7 +142,7 @@ class JsonLinesSink(FileSink):
             for piece in spell(releases):
                 known = min(len(piece), max(before - offset, 0))
                 if known:
-                    self._compare(releases, row, piece, offset, known)
+                    known = self._compare(releases, row, piece, offset, known)
                     row += piece.count(b"\n")
                 self._append(memoryview(piece)[known:])
                 offset += len(piece)
@@ -155,19 +160,33 @@ class JsonLinesSink(FileSink):
         while left:
             left = left[os.write(self._file.fileno(), left) :]
 
-    def _compare(self, releases: Releases, row: int, piece: bytes, offset: int, known: int) -> None:
-        """Hold the part of a piece that the file should have already to what it has."""
+    def _compare(self, releases: Releases, row: int, piece: bytes, offset: int, known: int) -> int:
+        """Hold the part of a piece that the file should have already to what it has.
+
+        Released again, by a state that was restored, a record has another time, and keeps its
+        first; one that was torn there is cut off before it.  Returns how much is kept.
+        """
         found = bytearray()
         while len(found) < known:
             part = os.pread(self._file.fileno(), known - len(found), offset + len(found))
             if not part:
                 break
             found += part
-        if found != memoryview(piece)[:known]:
-            pairs = enumerate(zip(found, piece, strict=False))
+        expected = bytearray(piece)
+        for match in _TIME.finditer(piece):
+            begin, end = match.span(1)
+            if end <= len(found):
+                expected[begin:end] = found[begin:end]
+            elif begin < len(found) == known and found[begin:] != expected[begin:known]:
+                os.ftruncate(self._file.fileno(), offset + begin)
+                del found[begin:]
+                known = begin
+        if found != expected[:known]:
+            pairs = enumerate(zip(found, expected, strict=False))
             same = next((i for i, (one, other) in pairs if one != other), len(found))
             release = releases[(row + piece[:same].count(b"\n")) // len(releases.names)]
             raise conflict(self.name, release.key, release.t)
+        return known
 
     def _close(self) -> None:
         try:

@@ -33,6 +33,7 @@ _RELEASES, _ROWS = 50_000, 8192
 _TYPES = {
     "key": "text",
     "integer": "bigint",
+    "time": "timestamptz",
     "number": "double precision",
     "text": "text",
     "texts": "text[]",
@@ -42,6 +43,8 @@ _COLUMNS = ", ".join(
     f"{field.name} {_TYPES[field.kind]}{'' if field.optional else ' NOT NULL'}" for field in FIELDS
 )
 
+_EPOCH = np.datetime64("2000-01-01", "us")
+
 #: Part of PostgreSQL's binary format of COPY: signature, flags, no extension; the end.
 _HEAD, _TAIL = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 #: What is copied: the indices of key and name in place of their texts, and no common fields.
@@ -49,6 +52,7 @@ _COPIED = {
     "key_of": (">i4", "integer"),
     "name_of": (">i4", "integer"),
     "t": (">i8", "bigint"),
+    "at": (">i8", "timestamptz"),  # microseconds since the epoch of PostgreSQL
     **dict.fromkeys(NUMBERS, (">f8", "double precision")),
 }
 #: One row of it: the number of fields, then the length and the content of each.
@@ -309,14 +313,16 @@ class PostgresSink(Sink):
             for first in range(0, len(releases), step):
                 copy.write(_binary(releases[first : first + step]))
             copy.write(_TAIL)
-        names = ", ".join(_NAMES)
+        columns = ", ".join(_NAMES)
         inserted = self._execute(
-            f"INSERT INTO {{}} ({names}) SELECT {names} FROM ({_NEW}) AS new "  # noqa: S608
+            f"INSERT INTO {{}} ({columns}) SELECT {columns} FROM ({_NEW}) AS new "  # noqa: S608
             "ON CONFLICT (key, t, name) DO NOTHING",
             values,
         ).rowcount
         if inserted < len(releases) * len(releases.names):
-            one, other = (", ".join(f"{part}.{name}" for name in _NAMES) for part in ("new", "old"))
+            # Released again, by a state that was restored, it has another time.
+            names = [name for name in _NAMES if name != "at"]
+            one, other = (", ".join(f"{part}.{name}" for name in names) for part in ("new", "old"))
             found = self._execute(
                 f"SELECT new.key_of, new.t FROM ({_NEW}) AS new "  # noqa: S608
                 f"JOIN {{}} AS old USING (key, t, name) WHERE ({one}) IS DISTINCT FROM ({other}) "
@@ -337,6 +343,7 @@ def _binary(releases: Releases) -> bytes:
     rows["key_of"] = np.repeat(releases.key_of, width)
     rows["name_of"] = np.tile(np.arange(width), len(releases))
     rows["t"] = releases.rows("t")
+    rows["at"] = (releases.rows("at") - _EPOCH).view(np.int64)
     for name in NUMBERS:
         column = releases.rows(name)
         rows[name] = np.where(np.isfinite(column), column, np.nan)

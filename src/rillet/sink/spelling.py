@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.release import FIELDS, Releases, key_text
+from rillet.release import FIELDS, Releases, key_text, time_text
 
 __all__ = ["spell"]
 
@@ -52,6 +52,9 @@ def _lines(releases: Releases) -> bytes:
             cells = list(map(_compact, releases.names)) * (len(releases) if width > 1 else 1)
         elif field.kind == "integer":
             cells = steps
+        elif field.kind == "time":
+            at = releases.at[:1] if (releases.at == releases.at[0]).all() else releases.rows("at")
+            cells = [f'"{text}"' for text in time_text(at)]
         else:
             column = releases.rows(field.name)
             content = column.tobytes()

@@ -43,6 +43,9 @@ _VARYING = [name for name in NUMBERS if name not in _STEADY]
 #: What many rows share: the steady numbers, and where to find each of the varying ones.
 _SHARED = [*_STEADY, *(f"{name}_at" for name in _VARYING)]
 
+#: Microseconds from the year 1 to 1970: counted from there, no time is negative.
+_YEAR_1 = 62_135_596_800_000_000
+
 # A varying number often equals another, or t, or another divided by t: a row holds n1, n2, … that
 # are left, and `shared` says for each number where it is: k is nk, -k is nk / t, 0 is t itself, and
 # NULL is unknown. The same operations on the same doubles give the same doubles.
@@ -53,7 +56,7 @@ CREATE TABLE plan(one INTEGER PRIMARY KEY CHECK (one = 1), names TEXT NOT NULL,
 CREATE TABLE series(id INTEGER PRIMARY KEY, key NOT NULL, name TEXT NOT NULL, UNIQUE(key, name));
 CREATE TABLE shared(id INTEGER PRIMARY KEY, {", ".join(_SHARED)});
 CREATE TABLE release_rows(
-    series_id INTEGER NOT NULL REFERENCES series, t INTEGER NOT NULL,
+    series_id INTEGER NOT NULL REFERENCES series, t INTEGER NOT NULL, at INTEGER NOT NULL,
     shared_id INTEGER NOT NULL REFERENCES shared, n1 REAL,
     PRIMARY KEY(series_id, t)
 ) WITHOUT ROWID;
@@ -74,6 +77,8 @@ def _views(width: int) -> str:
         "key": "s.key",
         "name": "s.name",
         "t": "r.t",
+        "at": f"strftime('%Y-%m-%dT%H:%M:%S', (r.at + {_YEAR_1}) / 1000000 - {_YEAR_1} / 1000000, "
+        f"'unixepoch') || printf('.%06dZ', (r.at + {_YEAR_1}) % 1000000)",
     }
     record = ", ".join(f"{columns[field.name]} AS {field.name}" for field in FIELDS)
     rest = "JOIN shared AS g ON g.id = r.shared_id JOIN plan ON one = 1"
@@ -84,10 +89,10 @@ CREATE VIEW releases AS SELECT {record}
 CREATE VIEW latest AS SELECT {record}
     FROM series AS s CROSS JOIN release_rows AS r ON r.series_id = s.id
         AND r.t = (SELECT max(t) FROM release_rows WHERE series_id = s.id) {rest};
-CREATE VIEW rollup AS SELECT name, keys, count, sum, sum_noise_std,
+CREATE VIEW rollup AS SELECT name, at, keys, count, sum, sum_noise_std,
     sum / count AS mean, sum_noise_std / count AS mean_noise_std
     FROM (
-        SELECT name, count(*) AS keys, total(count) AS count, total(sum) AS sum,
+        SELECT name, max(at) AS at, count(*) AS keys, total(count) AS count, total(sum) AS sum,
             sqrt(total(sum_noise_std * sum_noise_std)) AS sum_noise_std
         FROM latest WHERE sum IS NOT NULL GROUP BY name
     );
@@ -243,7 +248,7 @@ class SqliteSink(FileSink):
             key_of.astype(np.min_scalar_type(len(releases.keys))),  # short: sorted by radix
             kind="stable",
         )
-        key_of, t = key_of[order], releases.t[order]
+        key_of, t, at = key_of[order], releases.t[order], releases.at.view(np.int64)[order]
         places, stored = _places(releases)
         if len(stored) > self._width:
             self._widen(len(stored))
@@ -251,7 +256,7 @@ class SqliteSink(FileSink):
         shared = self._ids_of_shared(
             [releases.rows(name)[order] for name in _STEADY], tuple(places[n] for n in _VARYING)
         )
-        inserted = self._insert_rows([series, t, shared, *(column[order] for column in stored)])
+        inserted = self._insert_rows([series, t, at, shared, *(column[order] for column in stored)])
         if inserted < len(releases):
             self._compare(releases, order, series)
         return inserted
@@ -304,7 +309,7 @@ class SqliteSink(FileSink):
         flat: list[Any] = [None] * (width * count)
         for index, column in enumerate(columns):
             flat[index::width] = column.tolist()  # SQLite takes NaN for NULL
-        names = ["series_id", "t", "shared_id", *(f"n{k}" for k in range(1, width - 2))]
+        names = ["series_id", "t", "at", "shared_id", *(f"n{k}" for k in range(1, width - 3))]
         row = f"({','.join('?' * width)})"
         for first in range(0, count, _ROWS):
             rows = min(_ROWS, count - first)

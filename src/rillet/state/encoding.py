@@ -20,7 +20,7 @@ from rillet.step import Ahead, Anchor, States, StreamState
 from rillet.threshold import Look
 
 #: Raised with every change of what :func:`encode_state` writes.
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class _Arrays:
@@ -67,7 +67,9 @@ def encode_state(state: StreamState) -> bytes:
             [array(nodes) for nodes in ahead.nodes],
             [[t, array(draws)] for t, draws in ahead.looks.items()],
         ],
-        "latest": None if latest is None else [latest.key, latest.t, list(latest.rows)],
+        "latest": None
+        if latest is None
+        else [latest.key, latest.t, latest.at_microseconds, latest.rows],
         "backfill": None if backfill is None else array(backfill.to_bytes()),
     }
     header = json.dumps(fields, separators=(",", ":")).encode()
@@ -125,7 +127,7 @@ def _anchor(fields: dict[str, Any]) -> Anchor:
     return Anchor(**fields)
 
 
-def _release(key: list[Any], t: int, rows: list[dict[str, Any]]) -> Release:
+def _release(key: list[Any], t: int, at: int, rows: list[dict[str, Any]]) -> Release:
     for row in rows:
         row["post_processing"] = tuple(row["post_processing"])
-    return Release(tuple(key), t, rows)
+    return Release(tuple(key), t, at, rows)

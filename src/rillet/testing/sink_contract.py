@@ -62,6 +62,7 @@ def made_up_releases(
     """
     random = np.random.default_rng(seed)
     key_of = np.tile(np.arange(len(keys)), releases)
+    at = 1_700_000_000_000_000 + np.arange(len(key_of)) // 7 * 1_234_567
     t = np.repeat(np.arange(first, first + releases), len(keys))
     row_of = np.repeat(key_of, len(names))
     total = random.normal(size=len(row_of)) * scale * np.repeat(t, len(names))
@@ -86,7 +87,7 @@ def made_up_releases(
         "clip_upper": (100 + random.random(len(keys)) * 50)[row_of],
         "clipped_share": shares[row_of],
     }
-    return Releases(keys, key_of, t, names, columns, "laplace", ("clamped",))
+    return Releases(keys, key_of, t, at, names, columns, "laplace", ("clamped",))
 
 
 def check_sink(
@@ -131,6 +132,7 @@ def changed(original: Releases, row: int, name: str = "value") -> Releases:
         original.keys,
         original.key_of,
         original.t,
+        original.at,
         original.names,
         {**columns, name: column},
         **original.common,
@@ -248,6 +250,27 @@ def _cut_differently(target: SinkTarget, exactly_once: bool) -> None:
     _expect("again is harmless, however it is cut", target, parts, again=not exactly_once)
 
 
+def _another_time(target: SinkTarget, exactly_once: bool) -> None:
+    """A state that was restored releases the same again, later: the first time stays."""
+    if not exactly_once:
+        return
+    whole = made_up_releases(names=("mean", "more"))
+    before = _deliver(target, whole[:0])
+    _deliver(target, whole[:13], at=before)
+    second = np.timedelta64(1_000_001, "us")
+    later = Releases(
+        whole.keys,
+        whole.key_of,
+        whole.t,
+        whole.at + second,
+        whole.names,
+        {name: whole.rows(name) for name in NUMBERS},
+        **whole.common,
+    )
+    _deliver(target, later, at=before)
+    _expect("the first time of a release stays", target, [whole[:13], later[13:]])
+
+
 def _other_values(target: SinkTarget, exactly_once: bool) -> None:
     if not exactly_once:
         return
@@ -357,6 +380,7 @@ CHECKS: dict[str, Callable[[SinkTarget, bool], None]] = {
         _slices,
         _again,
         _cut_differently,
+        _another_time,
         _other_values,
         _closed,
         _closed_meanwhile,
