@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import struct
 import zlib
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 import numpy as np
@@ -14,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.laws import gaussian_with_laplace_tail, laplace_tail, laplace_variance
+from helpers.records import unstamped
 from helpers.streams import SECRET, awkward_values, baseline, paper
 from rillet import BinaryTree, MissingExtra, ParameterError, Release, Releases, StateError, Sum
-from rillet.release import FIELDS, NUMBERS, noise_deviations
+from rillet.release import FIELDS, NUMBERS, noise_deviations, time_text
 from rillet.testing import Budget, StatisticalFailure, binomial_p_value, check
 
 CONFIDENCES = (0.5, 0.68, 0.8, 0.9, 0.91, 0.95, 0.99, 0.999)
@@ -175,9 +178,65 @@ def test_record_is_json_with_the_same_names():
     for name, value in record.items():
         if name in ("key", "post_processing"):
             assert tuple(value) == getattr(release, name)
+        elif name == "at":
+            assert datetime.fromisoformat(value) == release.at
         elif value is not None:
             assert value == getattr(release, name)
     assert {name for name, value in record.items() if value is None} == {"clipped_share"}
+
+
+def test_a_release_has_the_time_at_which_it_was_released():
+    plan = baseline(100)
+    for one_by_one in (True, False):
+        stream = plan.open(secret=SECRET)
+        before = datetime.now(UTC)
+        release = stream.update(1.0) if one_by_one else stream.update_many([1.0, 2.0])[1]
+        after = datetime.now(UTC)
+        assert before - timedelta(microseconds=1) <= release.at <= after
+        assert release.at.tzinfo is UTC
+        assert stream.latest().at == release.at
+        assert pickle.loads(pickle.dumps(release)).at == release.at
+
+
+def test_a_block_has_one_time_and_takes_no_room_for_it():
+    plan = baseline(10_000, keys=["a", "b"])
+    releases = plan.open_many(secret=SECRET).update_many(np.ones(9_000), key=["a", "b", "b"] * 3000)
+    assert releases.at.dtype == "M8[us]"
+    assert set(releases.at.view(np.int64).tolist()) == {releases[7].at_microseconds}
+    several = Releases.join([releases[:5], unstamped(releases[5:])])
+    assert len(several.to_bytes()) - len(releases.to_bytes()) >= 8 * 8_999
+    for table in (releases, releases[:0], several, releases[1:2]):
+        back = Releases.from_bytes(table.to_bytes())
+        assert back.at.tolist() == table.at.tolist()
+    single = baseline(1000).open(secret=SECRET).update_many(np.ones(1000))
+    assert single.at.strides == (0,)
+
+
+def test_backfilled_releases_have_the_time_at_which_the_warm_up_ended():
+    stream = paper(300, 100, backfill=True).open(secret=SECRET)
+    stream.update_many(awkward_values(99, 1))
+    begun = datetime.now(UTC) - timedelta(microseconds=1)
+    last = stream.update_many(awkward_values(1, 1))[-1]
+    backfill = stream.backfill
+    assert backfill is not None
+    assert begun <= last.at
+    assert {release.at for release in backfill} == {last.at}
+
+
+def test_equality_leaves_the_time_out():
+    releases = stream_releases()
+    assert list(unstamped(releases)) == list(releases)
+    assert unstamped(releases)[0].at != releases[0].at
+
+
+@given(st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_times_are_spelled_so_that_they_sort(when):
+    moment = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    text, later = time_text(np.array([moment, moment + 1], np.int64).view("M8[us]"))
+    assert datetime.fromisoformat(text) == when
+    assert text < later
+    assert len(text) == len(later) == 27
+    assert Release((), 1, moment, []).at == when
 
 
 def test_a_release_may_have_several_rows():
@@ -233,6 +292,8 @@ def test_pandas_has_a_row_for_every_release():
     assert len(table) == len(releases)
     for name in ARRAYS:
         assert np.array_equal(table[name].to_numpy(), getattr(releases, name))
+    assert str(table["at"].dtype) == "datetime64[us, UTC]"
+    assert table["at"].tolist() == [release.at for release in releases]
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch):
@@ -314,7 +375,7 @@ def test_the_order_does_not_depend_on_the_cuts(cuts):
     whole = whole_table()
     tables = parts_and_arrivals(paper(150, 40), KEYS, cuts)
     assert same(Releases.join(tables), whole)
-    assert Releases.join(tables).to_bytes() == whole.to_bytes()
+    assert unstamped(Releases.join(tables)).to_bytes() == unstamped(whole).to_bytes()
 
 
 def test_equal_arrivals_keep_the_order_of_the_parts():
@@ -408,7 +469,7 @@ def test_any_doubles_and_keys_come_back(rows, keys):
 
 
 def test_bytes_are_compact():
-    table = table_of([("key", place) for place in range(40)])
+    table = unstamped(table_of([("key", place) for place in range(40)]))
     assert len(table) > 2000
     # Two numbers and their noise, and what tells key and time; equal columns once.
     assert len(table.to_bytes()) < 40 * len(table)

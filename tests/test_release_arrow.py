@@ -15,7 +15,12 @@ def test_a_row_for_each_record(names: tuple[str, ...]) -> None:
     releases = made_up_releases((("north",), (7,), ("a", 1)), 5, names=names)
     table = releases.to_arrow()
     assert table.column_names == [field.name for field in FIELDS]
-    shown = [{**row, "key": str(key_shown(release.key))} for release in releases for row in release]
+    shown = [
+        {**row, "key": str(key_shown(release.key)), "at": release.at}
+        for release in releases
+        for row in release
+    ]
+    assert str(table["at"].type) == "timestamp[us, tz=UTC]"
     assert table.to_pylist() == shown
     assert table["clipped_share"].null_count == 10 * len(names)
 

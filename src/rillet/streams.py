@@ -13,7 +13,6 @@ observation of every key at once.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -33,6 +32,7 @@ from rillet.state.uses import POOL, Guard
 from rillet.statistic import Range, Totals
 from rillet.step import StreamState, no_releases, step, stream_ended
 from rillet.threshold import Outlook
+from rillet.times import now
 
 if TYPE_CHECKING:
     from rillet.privacy import Charges
@@ -195,7 +195,7 @@ class Streams(_Single):
                 if cleared is not None:
                     late.append((key_of[~cleared], raw_values[~cleared]))
                     key_of, raw_values = key_of[cleared], raw_values[cleared]
-            kept, releases = self._step_each(layout, key_of, raw_values, _now())
+            kept, releases = self._step_each(layout, key_of, raw_values, now())
             for index, number in sequences.items():
                 known = kept.get(index) or self._store.read(layout, index)
                 kept[index] = replace(known, sequence=number)
@@ -388,7 +388,7 @@ class Stream(_Single):
             if guard is not None and not guard.take(self._index, raw_value):
                 self._settle()
                 return self._streams.update(raw_value, key=self.key)
-            return scalar.absorb(raw_value, _now())
+            return scalar.absorb(raw_value, now())
 
     def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
         """Absorb many observations, in order: the same as the loop over :meth:`update`."""
@@ -517,11 +517,6 @@ class Stream(_Single):
                 store.progress, observations=store.progress.observations + scalar.absorbed
             )
             store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
-
-
-def _now() -> int:
-    """The time in microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 def one_key(index: int, count: int) -> IntArray:

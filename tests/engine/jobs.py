@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.crash import PATIENCE, Kill, Leg, Report, carry_out
+from helpers.records import NAMES, without_times
 from helpers.uses import forget_uses
 from rillet.engine import Config, load_config
 from rillet.source import DeclaredKeys, open_source
@@ -91,8 +92,8 @@ class Job:
         return Leg(words, log, kill, forked=self._forked)
 
     def text(self) -> bytes:
-        """The JSON lines so far."""
-        return self.lines.read_bytes() if self.lines.exists() else b""
+        """The JSON lines so far, without their times."""
+        return without_times(self.lines.read_bytes()) if self.lines.exists() else b""
 
     def lines_of_keys(self) -> dict[str, list[bytes]]:
         """The lines of each key; no (key, t) may come twice."""
@@ -107,7 +108,7 @@ class Job:
         return dict(lines)
 
     def rows(self) -> dict[tuple[str, int], tuple[float, ...]]:
-        """What a reader of releases.db sees.
+        """What a reader of releases.db sees, without times.
 
         From a copy: a reader that leaves last would tidy up what a kill has left behind.
         """
@@ -119,18 +120,31 @@ class Job:
             try:
                 if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
                     return {}
-                found = connection.execute("SELECT * FROM releases ORDER BY key, t").fetchall()
+                found = connection.execute(
+                    f"SELECT {NAMES} FROM releases ORDER BY key, t"
+                ).fetchall()
             finally:
                 connection.close()
         return {row[:2]: row[2:] for row in found}
 
     def dump(self) -> list[str]:
-        """All of releases.db, as statements; of a run that has ended."""
+        """All of releases.db but times, as statements; of a run that has ended."""
         connection = sqlite3.connect(self.state / "releases.db")
         try:
+            connection.execute("UPDATE release_rows SET at = 0")  # not committed
             return list(connection.iterdump())
         finally:
             connection.close()
+
+    def check_times(self) -> None:
+        """Every sink has the time at which a release was first committed."""
+        connection = sqlite3.connect(self.state / "releases.db")
+        try:
+            stored = connection.execute("SELECT key, t, at FROM releases").fetchall()
+        finally:
+            connection.close()
+        records = map(json.loads, self.lines.read_bytes().splitlines())
+        assert sorted(stored) == sorted((r["key"][0], r["t"], r["at"]) for r in records)
 
     def open(self, **options: object) -> Streams:
         """Its streams, while it does not run."""
@@ -207,6 +221,7 @@ class Uninterrupted:
         """A run that came to its end has published the same, and counted every row once."""
         assert job.text() == self.text
         assert job.dump() == self.dump
+        job.check_times()
         assert job.absorbed() == job.given.counts
         job.lines_of_keys()
 

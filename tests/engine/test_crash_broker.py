@@ -47,6 +47,7 @@ class Pair:
         assert set(lines) == set(BROKER_METERS)
         assert lines == self.other.lines_of_keys()
         assert self.job.rows() == self.other.rows()
+        self.job.check_times()
         for key, found in lines.items():
             assert len(found) > counts[key] // self.every - 60
 

@@ -17,6 +17,7 @@ import rillet.noise
 import rillet.scalar
 import rillet.streams
 import rillet.threshold.smooth
+from helpers.records import unstamped
 from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, SmoothQuantile, Stream
 from rillet.noise import LatticeNoise
 from rillet.state.encoding import encode_state
@@ -68,8 +69,13 @@ def all_releases(parts: Iterable[Release | Releases | None]) -> list[Release]:
 
 
 def state_text(stream: Stream) -> str:
-    """Everything that the stream remembers, and the epoch of its secret."""
+    """Everything that the stream remembers but when it released, and the epoch of its secret."""
     state = stream._state()
+    latest, backfill = state.latest, state.backfill
+    if latest is not None:
+        state = replace(state, latest=Release(latest.key, latest.t, 0, latest.rows))
+    if backfill is not None:
+        state = replace(state, backfill=unstamped(backfill))
     # How a learning buffer is cut depends on how values came.
     state = replace(state, raw_buffer=(np.concatenate([np.empty(0), *state.raw_buffer]),))
     return f"{state.secret.epoch} {encode_state(state)!r}"

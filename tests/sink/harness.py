@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -85,5 +86,6 @@ class PostgresHarness(Harness):
         with psycopg.connect(self.server.dsn(), row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT * FROM {self.table}").fetchall()
         for row in rows:
+            row["at"] = f"{row['at'].astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
             row["key"] = list(SHOWN.get(row["key"]) or key_from_shown(row["key"]))
         return in_order(rows)

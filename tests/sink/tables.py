@@ -12,14 +12,14 @@ __all__ = ["STRANGE_KEYS", "changed", "records", "replaced", "table"]
 table = made_up_releases
 
 
-def replaced(original: Releases, **columns: Any) -> Releases:
+def replaced(original: Releases, *, at: Any = None, **columns: Any) -> Releases:
     """The same with other columns."""
     known = {name: original.rows(name) for name in NUMBERS}
     return Releases(
         original.keys,
         original.key_of,
         original.t,
-        original.at,
+        original.at if at is None else at,
         original.names,
         {**known, **columns},
         **original.common,

@@ -124,6 +124,8 @@ class ListSink(Sink):
             if self.fault == "exact" and row["clipped_share"] is None:
                 row["clipped_share"] = 0.0
             known = taken.get(identity)
+            if known and self.fault != "another_time":
+                row["at"] = known[0]["at"]
             if known and self.fault == "again":
                 known.append(row)
             elif known and known != [row] and self.fault != "other_values":
@@ -137,7 +139,17 @@ class ListSink(Sink):
 
 @pytest.mark.parametrize(
     "fault",
-    ["exact", "several_names", "again", "other_values", "half", "closed", "positions", "name"],
+    [
+        "exact",
+        "several_names",
+        "again",
+        "another_time",
+        "other_values",
+        "half",
+        "closed",
+        "positions",
+        "name",
+    ],
 )
 def test_a_broken_promise_is_found(fault):
     check = "other_values" if fault == "half" else fault

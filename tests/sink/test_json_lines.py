@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import errno
+import json
 import os
 import pathlib
 
+import numpy as np
 import pytest
 
 import rillet.sink
@@ -14,7 +16,7 @@ from rillet.errors import OutputError, ParameterError
 from rillet.sink import make_sink
 from rillet.sink.spelling import spell
 from sink.harness import FileHarness
-from sink.tables import table
+from sink.tables import records, replaced, table
 
 FIRST, SECOND = table(), table(first=71)
 
@@ -137,6 +139,20 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(tmp_path, monkeyp
         assert harness.records() == harness.expected([FIRST])
         sink.deliver(SECOND)
     assert harness.records() == harness.expected([FIRST, SECOND])
+
+
+def test_a_line_torn_within_its_time_is_completed_with_one_time(tmp_path):
+    """A state that was restored releases the same again, later."""
+    later = replaced(FIRST, at=FIRST.at + np.timedelta64(400 * 86_400, "s"))
+    whole = text(FIRST)
+    second = whole.index(b'"at"', whole.index(b"\n"))
+    for length in range(second, second + 40):
+        path = tmp_path / f"{length}.jsonl"
+        path.write_bytes(whole[:length])
+        write(path, later)
+        found = [json.loads(line) for line in path.read_bytes().splitlines()]
+        kept = 2 if length > second + len('"at":"2023-11-14T22:13:20.000000Z') - 1 else 1
+        assert found == records(FIRST[:kept], later[kept:]), length
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):

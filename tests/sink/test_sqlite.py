@@ -215,9 +215,9 @@ def test_ranges_that_change_with_every_row(harness):
 
 
 def stored(harness):
-    """How many numbers each row holds, beside t."""
+    """How many numbers each row holds, beside t and at."""
     names = [row["name"] for row in ask(harness, "PRAGMA table_info(release_rows)")]
-    return len(names) - 3
+    return len(names) - 4
 
 
 def mean_like(**more):
@@ -255,6 +255,20 @@ def test_what_is_not_finite_is_null(harness):
     fill(harness, odd, odd)
     assert harness.records() == harness.expected([odd])
     assert ask(harness, "SELECT count(*) AS n FROM releases WHERE sum IS NULL") == [{"n": 3}]
+
+
+def test_times_are_text_that_sorts(harness):
+    """Also before 1970, and at the ends of the calendar."""
+    ends = np.array(["0001-01-01", "1969-12-31T23:59:59.999999", "1970-01-01", "9999-12-31"])
+    at = np.resize(ends.astype("M8[us]"), 40)
+    old = replaced(table(), at=at)
+    fill(harness, old)
+    assert harness.records() == harness.expected([old])
+    rows = ask(harness, "SELECT at FROM releases WHERE at < '1970' ORDER BY at")
+    assert [row["at"] for row in rows[9:11]] == [
+        "0001-01-01T00:00:00.000000Z",
+        "1969-12-31T23:59:59.999999Z",
+    ]
 
 
 # --- who may read it -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import rillet.cli
+from helpers.records import NAMES, without_times
 from rillet import Plan, Secret
 
 KEYS = (("a",), ("b",), ("c",))
@@ -104,10 +105,10 @@ class Run:
         (self.folder / "in.csv").write_text("\n".join(["k,x", *rows]) + "\n")
 
     def published(self) -> tuple[bytes, list[tuple[object, ...]]]:
-        """All that anybody could read: the file of releases, and the database's."""
+        """All that anybody could read but times: the file of releases, and the database's."""
         with contextlib.closing(sqlite3.connect(self.live / "releases.db")) as connection:
-            rows = connection.execute("SELECT * FROM releases ORDER BY key, t").fetchall()
-        return self.out.read_bytes() if self.out.exists() else b"", rows
+            rows = connection.execute(f"SELECT {NAMES} FROM releases ORDER BY key, t").fetchall()
+        return without_times(self.out.read_bytes()) if self.out.exists() else b"", rows
 
     def files(self) -> dict[str, str]:
         """A digest of each file, but for what is kept beside databases and secrets."""

@@ -57,7 +57,7 @@ class Sink(ABC):
       acknowledgement. After a crash it opens the sink at the position that it has kept, and
       delivers again what was not acknowledged: the same records in the same order, perhaps cut
       differently, perhaps with more behind them. A record whose (key, t, name) is there already,
-      with the same numbers, changes nothing.
+      with the same numbers, changes nothing, also if it has another ``at``.
     - **All or nothing, never another value.** A delivery that fails has taken nothing, and may be
       tried again. A second, different record is refused, by its key and t.
     - **Close is safe.** Any thread may close a sink at any time. A delivery under way is broken off

@@ -142,7 +142,10 @@ class JsonLinesSink(FileSink):
             for piece in spell(releases):
                 known = min(len(piece), max(before - offset, 0))
                 if known:
-                    known = self._compare(releases, row, piece, offset, known)
+                    kept = self._compare(releases, row, piece, offset, known)
+                    if kept < known:
+                        known, before = kept, offset + kept
+                        os.ftruncate(self._file.fileno(), before)
                     row += piece.count(b"\n")
                 self._append(memoryview(piece)[known:])
                 offset += len(piece)
@@ -178,7 +181,6 @@ class JsonLinesSink(FileSink):
             if end <= len(found):
                 expected[begin:end] = found[begin:end]
             elif begin < len(found) == known and found[begin:] != expected[begin:known]:
-                os.ftruncate(self._file.fileno(), offset + begin)
                 del found[begin:]
                 known = begin
         if found != expected[:known]:
