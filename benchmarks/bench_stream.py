@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
 from frame import Comparison, Contender, Figure
-from rillet import Plan, datasets
+from rillet import Plan, Secret, Stream, datasets
 
 LENGTH = 2**20
 UPPER = 1440.0
@@ -87,6 +88,70 @@ def bench_one_at_a_time() -> Comparison:
         "observation",
         [Contender("rillet", run, count, within_nanoseconds=5000.0)],
     )
+
+
+def _guarded(
+    what: str,
+    plan: Plan,
+    absorb: Callable[[Stream], None],
+    count: int = LENGTH,
+    within: float | None = 1.1,
+) -> Comparison:
+    """The same under a secret that is given, whose uses are remembered, and under a fresh one."""
+    return Comparison(
+        f"a given secret: {what}",
+        "observation",
+        [
+            Contender("rillet, given", lambda: absorb(plan.open(secret=Secret.generate())), count),
+            Contender("rillet, fresh", lambda: absorb(plan.open()), count, rillet_within=within),
+        ],
+    )
+
+
+def _in_blocks(size: int) -> Callable[[Stream], None]:
+    minutes = datasets.trips(LENGTH)
+
+    def absorb(stream: Stream) -> None:
+        for start in range(0, LENGTH, size):
+            stream.update_many(minutes[start : start + size])
+
+    return absorb
+
+
+def bench_guarded_tree() -> Comparison:
+    """The binary tree in large blocks."""
+    plan = Plan.baseline(epsilon=EPSILON, upper=UPPER, length=LENGTH)
+    return _guarded("tree, blocks of 65,536", plan, _in_blocks(2**16))
+
+
+def bench_guarded_small_blocks() -> Comparison:
+    """The binary tree in blocks of a chunk."""
+    plan = Plan.baseline(epsilon=EPSILON, upper=UPPER, length=LENGTH)
+    return _guarded("tree, blocks of 4,096", plan, _in_blocks(2**12))
+
+
+def bench_guarded_default() -> Comparison:
+    """The plan that is chosen, in large blocks."""
+    plan = Plan(epsilon=EPSILON, delta=2**-20, upper=UPPER, length=LENGTH)
+    return _guarded("default plan, blocks of 65,536", plan, _in_blocks(2**16))
+
+
+def bench_guarded_seldom() -> Comparison:
+    """Few releases: an observation is hardly more than read, so that nothing is promised."""
+    plan = Plan.baseline(epsilon=EPSILON, upper=UPPER, length=LENGTH, every=100)
+    return _guarded("release every 100, blocks of 65,536", plan, _in_blocks(2**16), within=None)
+
+
+def bench_guarded_one_at_a_time() -> Comparison:
+    """``update`` with one value; nothing is promised beyond what it may take in all."""
+    values = datasets.trips(100_000).tolist()
+    plan = Plan.baseline(epsilon=EPSILON, upper=UPPER, length=LENGTH)
+
+    def absorb(stream: Stream) -> None:
+        for value in values:
+            stream.update(value)
+
+    return _guarded("one update at a time", plan, absorb, len(values), within=None)
 
 
 # A process of its own for each length. The kernel's VmHWM is the peak of this program alone; the

@@ -325,6 +325,19 @@ def test_shared_threshold_is_learned_from_the_first_observations_alone(monkeypat
     assert np.array_equal(raw, values[key_of >= 0][:60], equal_nan=True)
 
 
+def test_the_block_of_a_view_that_completes_a_shared_range_returns_what_it_completes():
+    plan = Plan(
+        epsilon=1.0, upper=100.0, length=500, lag=60, keys=["a", "b"], shared_threshold=True
+    )
+    pool = plan.layout.shared.observations
+    streams = plan.open_many()
+    assert len(streams.update_many(np.arange(10.0), key="b")) == 0
+    releases = streams.stream("a").update_many(np.arange(float(pool)))
+    assert [release.t for release in releases if release.key == ("b",)] == list(range(1, 11))
+    assert [release.t for release in releases if release.key == ("a",)] == [*range(1, pool + 1)]
+    assert {release.key for release in streams.stream("a").update_many([1.0])} == {("a",)}
+
+
 def test_shared_plan_has_no_single_streams():
     with pytest.raises(ParameterError, match="open_many"):
         SHARED["tail"]().open(key=KEYS[0])

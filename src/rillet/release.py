@@ -164,7 +164,7 @@ class Release:
     sum, sum_noise_std, mean, mean_noise_std, count : float
         Of running sums and means; NaN for other statistics.
     clip_lower, clip_upper : float
-        The clipping range in force.
+        The clipping range in force; NaN for a statistic that does not clip.
     clipped_share : float
         Estimated share of values beyond the range, from released counts; NaN where none are kept.
     noise_law : str
@@ -257,9 +257,10 @@ class Release:
         low, high = self.noise_interval(0.95)
         of = f" of {self.key}" if self.key else ""
         more = f" and {len(self.rows) - 1} more" if len(self.rows) > 1 else ""
+        clipped = "" if math.isnan(self.clip_upper) else f", clipped at {self.clip_upper:.6g}"
         return (
             f"Release({self.name}{of} at t={self.t}: {self.value:.6g}{more}, "
-            f"95 % noise interval [{low:.6g}, {high:.6g}], clipped at {self.clip_upper:.6g})"
+            f"95 % noise interval [{low:.6g}, {high:.6g}]{clipped})"
         )
 
     if TYPE_CHECKING:

@@ -550,7 +550,7 @@ def _releases(
 ) -> Releases:
     statistic, rows = layout.statistic, len(t) * len(layout.statistic.names)
     columns = _columns(statistic, t, sums, unit_stds, anchor.range)
-    for name, value in _clipping(anchor).items():
+    for name, value in _clipping(layout, anchor).items():
         columns[name] = _constant(value, rows)
     return Releases(
         (key,),
@@ -625,7 +625,7 @@ def release_rows(
     totals = Totals(t, sums, lambda: unit_stds, _widths(statistic, anchor.range))
     numbers = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
-        **_clipping(anchor),
+        **_clipping(layout, anchor),
         "noise_law": layout.noise_law,
         "post_processing": layout.post_processing,
     }
@@ -642,10 +642,12 @@ def _widths(statistic: Statistic, clipping: Range) -> tuple[float, ...]:
     return tuple(span.width for span in statistic.spans(clipping))
 
 
-def _clipping(anchor: Anchor) -> dict[str, float]:
+def _clipping(layout: Layout, anchor: Anchor) -> dict[str, float]:
+    """The clipping range of a record; unknown where nothing is clipped."""
+    clips = layout.statistic.clips
     return {
-        "clip_lower": anchor.range.lower,
-        "clip_upper": anchor.range.upper,
+        "clip_lower": anchor.range.lower if clips else float("nan"),
+        "clip_upper": anchor.range.upper if clips else float("nan"),
         "clipped_share": anchor.clipped_share,
     }
 

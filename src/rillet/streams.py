@@ -391,7 +391,12 @@ class Stream(_Single):
             return scalar.absorb(raw_value, now())
 
     def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
-        """Absorb many observations, in order: the same as the loop over :meth:`update`."""
+        """Absorb many observations, in order; return the releases that they complete.
+
+        They are those of this key, as from the loop over :meth:`update`.  Only where keys share a
+        range that is learned, the block that completes it completes releases of all keys that had
+        to wait, and returns them all.
+        """
         raw_block = as_observations(values)
         with self._lock:
             self._settle()
@@ -599,12 +604,13 @@ def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
         raise ParameterError("statistic", "one with a sum, which adds up over keys", first.name)
     lower = min(release.clip_lower for release in latest)
     upper = max(release.clip_upper for release in latest)
+    width = upper - lower if layout.statistic.clips else 1.0
     std = sum(release.sum_noise_std**2 for release in latest) ** 0.5
     totals = Totals(
         sum(release.t for release in latest),
         (sum(release.sum for release in latest),),
-        lambda: (std / (upper - lower),),
-        (upper - lower,),
+        lambda: (std / width,),
+        (width,),
     )
     numbers = {name: number() for name, number in layout.statistic.numbers(totals).items()}
     row = {

@@ -223,6 +223,16 @@ def plans(ours: ModuleType) -> dict[str, Plan]:
     }
 
 
+@pytest.mark.parametrize("name", ["share", "bins"])
+def test_what_does_not_clip_shows_no_clipping_range(ours, name):
+    stream = plans(ours)[name].open(secret=Secret.for_tests(1))
+    block, one = stream.update_many(np.arange(10.0)), stream.update(10.0)
+    assert np.isnan(block.clip_lower).all() and np.isnan(block.clip_upper).all()
+    assert all(np.isnan([row["clip_lower"], row["clip_upper"]]).all() for row in one.rows)
+    assert "clipped" not in repr(one)
+    assert all(record["clip_upper"] is None for record in one)
+
+
 TABLES = {
     "share": """
         epsilon = 1.0

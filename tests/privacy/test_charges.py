@@ -86,11 +86,17 @@ def test_after_so_many_observations_only_what_is_due_is_charged():
         (),
         (),
         (learned,),
-        (learned, sums),
-        (learned, sums),
+        (learned, Event("sums", Cost.pure(1), 6, 6)),
+        (learned, Event("sums", Cost.pure(1), 6, 99)),
     ]
     assert charges.after(4).worst() is None
-    assert charges.after(99) == charges
+
+
+def test_observations_to_come_have_paid_nothing():
+    early = Event("early", Cost.pure(1), 1, 100)
+    charges = Charges(Guarantee(1.0), (early,))
+    assert charges.after(7).events == (Event("early", Cost.pure(1), 1, 7),)
+    assert charges.after(100) == charges.after(200) == charges
 
 
 @given(st.lists(st.tuples(COSTS, st.integers(1, 99), st.integers(0, 9)), max_size=4))

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -311,6 +312,15 @@ def test_no_snapshot_while_observations_wait(secret):
     stream.update_many(VALUES[:10])
     with pytest.raises(StateError, match="10 observations wait"):
         stream.snapshot()
+
+
+def test_a_snapshot_says_nothing_of_a_signalling_nan(secret):
+    stream = PLAN.open(secret=secret)
+    stream.update_many(np.array([0x7FF0000000000001, 0], np.uint64).view(float))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = PLAN.resume(stream.snapshot(), secret=secret)
+    assert len(again.update_many([1.0])) == 1
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -81,7 +81,9 @@ def _average_panel(axis: Any, track: Track, unit: str) -> None:
     axis.fill_between(t, low, high, color=track.colour, alpha=0.25, linewidth=0)
     axis.plot(t, releases.value[chosen], color=track.colour, linewidth=1.0)
     first, clip = int(releases.t[0]), float(releases.clip_upper[-1])
-    title = f"{track.label}: noise for values up to {clip:,.0f}"
+    title = track.label
+    if not np.isnan(clip):
+        title += f": noise for values up to {clip:,.0f}"
     if first > 1:
         title += f", learned from the first {first:,}"
         axis.axvspan(0, first, color="#f1f1f1", linewidth=0)

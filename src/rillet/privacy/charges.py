@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -126,8 +126,12 @@ class Charges:
         return max(self.totals(), key=paid, default=None)
 
     def after(self, t: int) -> Charges:
-        """What has been charged after ``t`` observations."""
-        due = tuple(event for event in self.events if event.due is not None and event.due <= t)
+        """What the first ``t`` observations have been charged: those to come pay when they come."""
+        due = tuple(
+            replace(event, last=t if event.last is None else min(event.last, t))
+            for event in self.events
+            if event.due is not None and event.due <= t
+        )
         return Charges(self.guarantee, due)
 
     def to_json(self) -> str:

@@ -156,7 +156,7 @@ class SqliteStore:
         self.before_first_commit: Callable[[], None] | None = None
         #: What must be let go of with the store.
         self.lock: IO[bytes] | None = None
-        self._log_cut = time.monotonic()
+        self._log_cut, self._closed = time.monotonic(), False
         with self._guarded("read"):
             self.facts: dict[str, str] = dict(connection.execute("SELECT name, value FROM facts"))
         if set(self.facts) != _FACTS or not all(isinstance(v, str) for v in self.facts.values()):
@@ -231,10 +231,13 @@ class SqliteStore:
         return store
 
     def close(self) -> None:
-        """Cut the log and close."""
+        """Cut the log and close; once more does nothing."""
+        if self._closed:
+            return
         try:
             self.cut_log()
         finally:
+            self._closed = True
             self._connection.close()
             if self.lock is not None:
                 self.lock.close()
@@ -548,6 +551,8 @@ class SqliteStore:
                 yield kind, *numbers
 
     def _guarded(self, purpose: str) -> Any:
+        if self._closed:
+            raise StateError(f"{self._path}: this state was closed; open it again to go on")
         return _guarded(self._path, purpose)
 
     @contextmanager

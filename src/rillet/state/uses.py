@@ -79,7 +79,8 @@ class _Open:
 
     def between(self, since: int, until: int) -> FloatArray:
         """The observations from index ``since`` to ``until``."""
-        return np.array(self.raw_values[since - self.start : until - self.start])
+        # Copied: an array that is looked at cannot grow.
+        return np.frombuffer(self.raw_values)[since - self.start : until - self.start].copy()
 
 
 @dataclass(frozen=True)
@@ -446,18 +447,19 @@ class Guard:
         cursor = self._cursor(index)
         records = [book.get(cursor.address) for book in self._books]
         count, t = len(raw_values), cursor.t
-        if any(record.waits(t, count) for record in records):
-            return 0
-        with np.errstate(all="ignore"):
-            digests = self._chunk_digests(cursor, raw_values)
-            for record in records:
-                if record.n == t and record.opened is cursor.opened:
-                    continue  # All of it goes beyond what is recorded.
-                self._check(record, t)
+        for record in records:
+            if record.waits(t, count):
+                return 0
+        digests = self._chunk_digests(cursor, raw_values)
+        for record in records:
+            if record.n == t and record.opened is cursor.opened:
+                continue  # All of it goes beyond what is recorded.
+            self._check(record, t)
+            with np.errstate(all="ignore"):
                 found = self._compared(record, cursor, raw_values, digests)
-                if found is None:
-                    self._refuse("it was used for other data")
-                count = min(count, found)
+            if found is None:
+                self._refuse("it was used for other data")
+            count = min(count, found)
         whole = (t + count) // CHUNK - t // CHUNK
         self._uses.append((cursor, raw_values[:count], digests[:whole]))
         return count
@@ -653,7 +655,7 @@ class Guard:
     def to_bytes(self, index: int) -> bytes:
         """What a stream needs to be guarded elsewhere.  **Privacy.** Seal it."""
         cursor = self._cursor(index)
-        with self.lock:
+        with self.lock, np.errstate(all="ignore"):
             before = self._digest(cursor, np.empty(0), cursor.t) if cursor.t % CHUNK else b""
         # A GMAC is linear: this is what the chunk so far adds to the digest of the rest.
         none = self._gmac.encrypt(cursor.nonce(cursor.t), b"", bytes(8 * CHUNK))
@@ -675,12 +677,15 @@ class Guard:
         """Digest of each chunk that these observations complete."""
         t, end = cursor.t, cursor.t + len(raw_values)
         ends = range(t - t % CHUNK + CHUNK, end + 1, CHUNK)
+        if not ends:
+            return []
         digests = []
-        raw_chunk = np.empty(CHUNK if ends else 0, "<f8")
-        for at in ends:
-            if at - CHUNK < t:
-                digests.append(self._digest(cursor, raw_values, at))
-            else:
+        raw_chunk = np.empty(CHUNK, "<f8")
+        with np.errstate(all="ignore"):
+            for at in ends:
+                if at - CHUNK < t:
+                    digests.append(self._digest(cursor, raw_values, at))
+                    continue
                 _settle(raw_values[at - CHUNK - t : at - t], raw_chunk)
                 digests.append(self._gmac.encrypt(cursor.nonce(at), b"", raw_chunk.data.cast("B")))
         return digests
