@@ -333,11 +333,11 @@ class SqliteStore:
 
     def read_learning(self, index: int) -> list[bytes]:
         """The parts of a learning buffer, in order."""
+        # One query for all: there may be a row for each of many thousand observations.
+        query = "SELECT part, sealed FROM learning WHERE key_index = ? ORDER BY part"
         with self._guarded("read"):
-            parts = self._connection.execute(
-                "SELECT part FROM learning WHERE key_index = ? ORDER BY part", (index,)
-            ).fetchall()
-        return [self._read(("learning", index, part)) for (part,) in parts]
+            rows = self._connection.execute(query, (index,))
+            return [self._unsealed(("learning", index, part), sealed) for part, sealed in rows]
 
     def outbox(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Batches of releases after this one, in order."""
@@ -519,7 +519,12 @@ class SqliteStore:
 
     def _read(self, address: Address, key: Secret | None = None) -> bytes:
         """Open the row at an address."""
-        sealed = self._sealed_at(address)
+        return self._unsealed(address, self._sealed_at(address), key)
+
+    def _unsealed(self, address: Address, sealed: Any, key: Secret | None = None) -> bytes:
+        """The content of a row that was read."""
+        if not isinstance(sealed, bytes):
+            raise _damaged(self._path)
         if address != _PROGRESS and not self._binding.has(address, sealed):
             raise _mixed(self._path)
         try:
@@ -533,10 +538,10 @@ class SqliteStore:
                 "it is damaged. Restore state and key from the same backup"
             ) from None
 
-    def _sealed_at(self, address: Address) -> bytes:
+    def _sealed_at(self, address: Address) -> Any:
         with self._guarded("read"):
             row = self._connection.execute(_SELECT[str(address[0])], address[1:]).fetchone()
-        if row is None or not isinstance(row[0], bytes):
+        if row is None:
             raise _damaged(self._path)
         return row[0]
 
