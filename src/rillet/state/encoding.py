@@ -7,14 +7,13 @@ depends on public numbers only: what is private has the same width whatever its 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rillet.noise import Secret
-from rillet.release import Release, Releases
+from rillet.release import NUMBERS, Release, Releases, Rows
 from rillet.statistic import Range
 from rillet.step import Ahead, Anchor, States, StreamState
 from rillet.threshold import Look
@@ -47,7 +46,7 @@ def encode_state(state: StreamState) -> bytes:
     fields = {
         "t": state.t,
         "raw_buffer": [array(raw_part) for raw_part in state.raw_buffer],
-        "anchor": None if state.anchor is None else asdict(state.anchor),
+        "anchor": None if state.anchor is None else _of_anchor(state.anchor),
         # As wide as any other: the length of the bytes is public.
         "exact_partial": array(np.array(state.exact_partial)),
         "exact_counts": None if state.exact_counts is None else array(state.exact_counts),
@@ -67,9 +66,7 @@ def encode_state(state: StreamState) -> bytes:
             [array(nodes) for nodes in ahead.nodes],
             [[t, array(draws)] for t, draws in ahead.looks.items()],
         ],
-        "latest": None
-        if latest is None
-        else [latest.key, latest.t, latest.at_microseconds, latest.rows],
+        "latest": None if latest is None else _of_latest(latest, array),
         "backfill": None if backfill is None else array(backfill.to_bytes()),
     }
     header = json.dumps(fields, separators=(",", ":")).encode()
@@ -97,6 +94,25 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
         first_leaf, nodes, looks = described
         return Ahead(first_leaf, tuple(map(read, nodes)), {t: read(draws) for t, draws in looks})
 
+    def latest(
+        key: list[Any],
+        t: int,
+        at: int,
+        names: list[str],
+        described: list[Any],
+        law: str,
+        done: list[str],
+    ) -> Release:
+        numbers, common = read(described), {"noise_law": law, "post_processing": tuple(done)}
+
+        def rows() -> Rows:
+            return [
+                {"name": name, **dict(zip(NUMBERS, row, strict=True)), **common}
+                for name, row in zip(names, numbers.tolist(), strict=True)
+            ]
+
+        return Release(tuple(key), t, at, (rows,))
+
     # Keyword arguments are evaluated in order.
     return StreamState(
         t=fields["t"],
@@ -114,20 +130,26 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
         decoders=nested(fields["decoders"]),
         processes=nested(fields["processes"]),
         ahead=None if fields["ahead"] is None else ahead(fields["ahead"]),
-        latest=None if fields["latest"] is None else _release(*fields["latest"]),
+        latest=None if fields["latest"] is None else latest(*fields["latest"]),
         backfill=None
         if fields["backfill"] is None
         else Releases.from_bytes(read(fields["backfill"]).tobytes()),
     )
 
 
+def _of_anchor(anchor: Anchor) -> dict[str, Any]:
+    return {**vars(anchor), "range": [anchor.range.lower, anchor.range.upper]}
+
+
 def _anchor(fields: dict[str, Any]) -> Anchor:
-    fields["range"] = Range(**fields["range"])
+    fields["range"] = Range(*fields["range"])
     fields["sums"], fields["prefixes"] = tuple(fields["sums"]), tuple(fields["prefixes"])
     return Anchor(**fields)
 
 
-def _release(key: list[Any], t: int, at: int, rows: list[dict[str, Any]]) -> Release:
-    for row in rows:
-        row["post_processing"] = tuple(row["post_processing"])
-    return Release(tuple(key), t, at, rows)
+def _of_latest(latest: Release, array: _Arrays) -> list[Any]:
+    rows = latest.rows
+    names, first = [row["name"] for row in rows], rows[0]
+    numbers = array(np.array([[row[number] for number in NUMBERS] for row in rows]))
+    common = first["noise_law"], first["post_processing"]
+    return [latest.key, latest.t, latest.at_microseconds, names, numbers, *common]
