@@ -571,16 +571,14 @@ class Releases:
 
         The layout: ``rilletRT``, version and length of the header as unsigned 32-bit numbers, the
         header in JSON, the arrays that it lists, the CRC-32 of all before it; all little-endian.
-        A column that never changes within a key is stored once for each key, and one that equals
-        another by its name.
+        A column that never changes within a key is stored once for each key, and one that follows
+        from others by their names (:func:`origins`).
         """
         keys, key_of = _renumbered(self.keys, self.key_of)
         own = Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
         listed: list[tuple[str, str, str]] = []
         arrays: list[bytes] = []
-        seen = {own.rows("t").astype("<f8").tobytes(): "t"}
-        for name in ("key_of", "t"):
-            column = getattr(own, name) if name == "key_of" else own.t
+        for name, column in (("key_of", key_of), ("t", self.t)):
             kind = np.min_scalar_type(int(column.max(initial=0))).newbyteorder("<").str
             listed.append((name, kind, "release"))
             arrays.append(column.astype(kind).tobytes())
@@ -589,25 +587,26 @@ class Releases:
             moments = moments[:1]  # one block, released at once
         listed.append(("at", "<i8", "release" if len(moments) == len(own) else "all"))
         arrays.append(moments.tobytes())
-        for name in NUMBERS:
-            if name not in self._columns:
+        columns = {
+            name: np.ascontiguousarray(own.rows(name)) for name in NUMBERS if name in self._columns
+        }
+        found = origins(columns, own.rows("t"))
+        derived: list[tuple[str, str, str]] = []
+        for name, (origin, divided) in found.items():
+            if origin != name:
+                derived.append((name, "ratio" if divided else "same", origin))
                 continue
-            column = np.ascontiguousarray(own.rows(name), "<f8")
-            short = own.by_key(column)
-            content = (column if short is None else short).tobytes()
-            if content in seen:
-                listed.append((name, "same", seen[content]))
-                continue
-            seen[content] = name
+            short = own.by_key(columns[name])
             listed.append((name, "<f8", "row" if short is None else "key"))
-            arrays.append(content)
+            own_numbers = columns[name] if short is None else short
+            arrays.append(own_numbers.astype("<f8", copy=False).tobytes())
         header = json.dumps(
             {
                 "releases": len(own),
                 "keys": keys,
                 "names": self.names,
                 **self.common,
-                "columns": listed,
+                "columns": listed + derived,
             },
             separators=(",", ":"),
         ).encode("ascii")
@@ -646,9 +645,11 @@ class Releases:
         count, offset = header["releases"], start + size
         arrays: dict[str, NDArray[Any]] = {}
         for name, kind, by in header["columns"]:
-            if kind == "same":
-                same = arrays[by] if by != "t" else np.repeat(arrays["t"], len(names))
-                arrays[name] = same.astype(np.float64, copy=False)
+            if kind in ("same", "ratio"):
+                t = np.repeat(arrays["t"], len(names)).astype(np.float64)
+                origin = t if by == "t" else arrays[by]
+                with np.errstate(all="ignore"):
+                    arrays[name] = origin / t if kind == "ratio" else origin
                 continue
             rows = {"all": 1, "release": count, "row": count * len(names), "key": len(keys)}[by]
             found = np.frombuffer(content, kind, rows, offset)
@@ -683,10 +684,43 @@ class Releases:
 
 
 _MAGIC = b"rilletRT"
-_VERSION = 1
+_VERSION = 2
 #: After the magic: version, length of the header.
 _START = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
+
+
+def origins(columns: Mapping[str, FloatArray], t: IntArray) -> dict[str, tuple[str, bool]]:
+    """For each column the one that has its numbers, and whether they are to be divided by ``t``.
+
+    A column often equals another, or ``t``, or another divided by ``t``; one that does not is its
+    own.  Bit for bit: the same operation on the same doubles gives the same doubles.
+    """
+    times = t.astype(np.float64)
+    distinct = {"t": times}
+    same: dict[str, str] = {}
+    for name, column in columns.items():
+        equal = (other for other, known in distinct.items() if _equal(column, known))
+        same[name] = next(equal, name)
+        distinct.setdefault(same[name], column)
+    del distinct["t"]
+    divided: dict[str, str] = {}
+    with np.errstate(all="ignore"):
+        for name, column in distinct.items():
+            for other, whole in distinct.items():
+                # One that others follow from stays.
+                if other == name or other in divided or name in divided.values():
+                    continue
+                if _equal(column[:1], whole[:1] / times[:1]) and _equal(column, whole / times):
+                    divided[name] = other
+                    break
+    return {name: (divided.get(own, own), own in divided) for name, own in same.items()}
+
+
+def _equal(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two columns are the same, bit for bit."""
+    bits, others = one.view(np.uint64), other.view(np.uint64)
+    return np.array_equal(bits[:1], others[:1]) and np.array_equal(bits, others)
 
 
 def _joined(parts: Sequence[Releases], name: str) -> Column:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.errors import OutputError
-from rillet.release import FIELDS, NUMBERS, Key, Releases, key_from_shown, key_shown
+from rillet.release import FIELDS, NUMBERS, Key, Releases, key_from_shown, key_shown, origins
 from rillet.sink.base import Position, SinkOptions, Text, conflict, lost, position_number
 from rillet.sink.file import FileSink, failed, open_file
 
@@ -48,7 +48,7 @@ _YEAR_1 = 62_135_596_800_000_000
 
 # A varying number often equals another, or t, or another divided by t: a row holds n1, n2, … that
 # are left, and `shared` says for each number where it is: k is nk, -k is nk / t, 0 is t itself, and
-# NULL is unknown. The same operations on the same doubles give the same doubles.
+# NULL is unknown.
 _TABLES = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE plan(one INTEGER PRIMARY KEY CHECK (one = 1), names TEXT NOT NULL,
@@ -378,40 +378,19 @@ def _plain(column: FloatArray) -> list[float | None]:
 
 def _places(releases: Releases) -> tuple[Mapping[str, int | None], list[FloatArray]]:
     """Where each varying number is found, and the columns to store: see `_TABLES`."""
-    t = releases.t.astype(np.float64)
-    same: dict[str, str | None] = {}
-    distinct: dict[str, FloatArray] = {}
+    known: dict[str, FloatArray] = {}
     for name in _VARYING:
         column = releases.rows(name)
         finite = np.isfinite(column)
-        if not finite.all():
-            column = np.where(finite, column, np.nan)
-        known = {"t": t, **distinct}
-        if not finite.any():
-            same[name] = None
-        else:
-            same[name] = next((other for other in known if _equal(column, known[other])), name)
-            if same[name] == name:
-                distinct[name] = column
-    divided: dict[str, str] = {}
-    with np.errstate(all="ignore"):
-        for name, column in distinct.items():
-            for other, whole in distinct.items():
-                quick = column[0] == whole[0] / t[0]
-                if quick and other != name and other not in divided and _equal(column, whole / t):
-                    divided[name] = other
-                    break
-    stored = [name for name in distinct if name not in divided]
-    codes: dict[str | None, int | None] = {None: None, "t": 0}
-    codes |= {name: 1 + index for index, name in enumerate(stored)}
-    codes |= {name: -(1 + stored.index(other)) for name, other in divided.items()}
-    return {name: codes[same[name]] for name in _VARYING}, [distinct[name] for name in stored]
-
-
-def _equal(one: FloatArray, other: FloatArray) -> bool:
-    """Whether two columns are the same, bit for bit."""
-    bits, others = one.view(np.uint64), other.view(np.uint64)
-    return bool(bits[0] == others[0]) and np.array_equal(bits, others)
+        if finite.any():
+            known[name] = column if finite.all() else np.where(finite, column, np.nan)
+    found = origins(known, releases.t)
+    stored = [name for name in known if found[name][0] == name]
+    codes = {"t": 0} | {name: 1 + index for index, name in enumerate(stored)}
+    places: dict[str, int | None] = dict.fromkeys(_VARYING)
+    for name, (origin, divided) in found.items():
+        places[name] = -codes[origin] if divided else codes[origin]
+    return places, [known[name] for name in stored]
 
 
 def latest_times(path: str | os.PathLike[str]) -> dict[Key, int]:
