@@ -272,7 +272,7 @@ def several() -> Releases:
         np.array([10, 20, 30]),
         np.array([5, 5, 7]),
         ("0.5", "0.9"),
-        {"value": np.arange(6.0), "noise_std": lambda part: np.ones(6)[part]},
+        {"value": np.arange(6.0), "noise_std": lambda _, part: np.ones(6)[part]},
         "gaussian",
     )
 

@@ -35,8 +35,8 @@ IntArray: TypeAlias = NDArray[np.int64]
 TimeArray: TypeAlias = NDArray[np.datetime64]
 #: The fields of each row of a release.
 Rows: TypeAlias = list[dict[str, Any]]
-#: A column, or how to work out a part of it when it is asked for.
-Column: TypeAlias = NDArray[Any] | Callable[[slice], NDArray[Any]]
+#: A column, or how to work out a part of it, by its name, when it is asked for.
+Column: TypeAlias = NDArray[Any] | Callable[[str, slice], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -306,8 +306,8 @@ class Releases:
         The rows of each release.
     columns : mapping
         By the names of :data:`NUMBERS`, an array with one entry for each row (the rows of a release
-        beside each other), or a function from a slice of rows to that part of it.  A column that is
-        left out is unknown.
+        beside each other), or a function from its name and a slice of rows to that part of it.  A
+        column that is left out is unknown.
     noise_law, post_processing
         As in :class:`Release`.
     """
@@ -352,7 +352,7 @@ class Releases:
         column = self._columns.get(name)
         if column is None or callable(column):
             rows = len(self.t) * len(self.names)
-            column = np.full(rows, np.nan) if column is None else column(slice(0, rows))
+            column = np.full(rows, np.nan) if column is None else column(name, slice(0, rows))
             self._columns[name] = column
         return column
 
@@ -418,7 +418,7 @@ class Releases:
             if stride == 1:
                 part = slice(start * width, max(start, stop) * width)
                 # Only what is asked for is worked out: of a long block often the last alone.
-                columns[name] = column(part) if callable(column) else column[part]
+                columns[name] = column(name, part) if callable(column) else column[part]
             else:
                 whole = self.rows(name).reshape(-1, width)
                 columns[name] = whole[start : stop if stop >= 0 else None : stride].reshape(-1)
@@ -476,23 +476,26 @@ class Releases:
         )
         t = np.concatenate([part.t for part in parts])
         at = np.concatenate([part.at for part in parts])
-        present = {name for part in parts for name in part._columns}
+        present = [name for name in NUMBERS if any(name in part._columns for part in parts)]
+        columns: dict[str, Column]
         width = len(first.names)
         if arrivals is None:
-            columns: dict[str, Column] = {
-                name: _joined(parts, name) for name in NUMBERS if name in present
-            }
+            columns = dict.fromkeys(present, _joined(parts))
             keys = tuple(indices)
         else:
             order = np.argsort(np.concatenate(arrivals), kind="stable")
             row_order = order
             if width > 1:
                 row_order = (order[:, None] * width + np.arange(width)).reshape(-1)
-            columns = {
-                name: np.concatenate([part.rows(name) for part in parts])[row_order]
-                for name in NUMBERS
-                if name in present
-            }
+            columns = {}
+            joined: dict[tuple[int, ...], NDArray[Any]] = {}
+            for name in present:
+                # Some are the same number by two names.
+                rows = [part.rows(name) for part in parts]
+                same = tuple(map(id, rows))
+                if same not in joined:
+                    joined[same] = np.concatenate(rows)[row_order]
+                columns[name] = joined[same]
             t, at = t[order], at[order]
             keys, key_of = _renumbered(tuple(indices), key_of[order])
         return Releases(keys, key_of, t, at, first.names, columns, **first.common)
@@ -723,16 +726,16 @@ def _equal(one: FloatArray, other: FloatArray) -> bool:
     return np.array_equal(bits[:1], others[:1]) and np.array_equal(bits, others)
 
 
-def _joined(parts: Sequence[Releases], name: str) -> Column:
-    """A column of several parts, worked out when it is asked for; cheap for the end alone."""
+def _joined(parts: Sequence[Releases]) -> Column:
+    """Columns of several parts, worked out when asked for; cheap for the end alone."""
 
-    def column(part: slice) -> NDArray[Any]:
+    def column(name: str, part: slice) -> NDArray[Any]:
         last = parts[-1]
         rows = sum(len(each.t) for each in parts) * len(last.names)
         start = rows - len(last.t) * len(last.names)
         known = last._columns.get(name)
         if part.start >= start and callable(known):
-            return known(slice(part.start - start, part.stop - start))
+            return known(name, slice(part.start - start, part.stop - start))
         return np.concatenate([each.rows(name) for each in parts])[part]
 
     return column

@@ -578,19 +578,16 @@ def _columns(
     numbers: Mapping[str, Callable[[], Any]] = {}
     known: dict[Callable[[], Any], FloatArray] = {}
 
-    def column(name: str) -> Column:
-        def of_part(part: slice) -> FloatArray:
-            nonlocal asked, numbers
-            if (part.start, part.stop) != asked:
-                asked = part.start, part.stop
-                numbers = statistic.numbers(totals(slice(asked[0] // names, asked[1] // names)))
-                known.clear()
-            number = numbers[name]
-            if number not in known:
-                known[number] = np.asarray(number(), np.float64)
-            return known[number]
-
-        return of_part
+    def column(name: str, part: slice) -> FloatArray:
+        nonlocal asked, numbers
+        if (part.start, part.stop) != asked:
+            asked = part.start, part.stop
+            numbers = statistic.numbers(totals(slice(asked[0] // names, asked[1] // names)))
+            known.clear()
+        number = numbers[name]
+        if number not in known:
+            known[number] = np.asarray(number(), np.float64)
+        return known[number]
 
     def totals(part: slice) -> Totals:
         stds: list[tuple[FloatArray, ...]] = []
@@ -602,7 +599,7 @@ def _columns(
 
         return Totals(t[part], tuple(total[part] for total in sums), of_part, widths)
 
-    return {name: column(name) for name in _numbers_of(statistic)}
+    return dict.fromkeys(_numbers_of(statistic), column)
 
 
 @cache
