@@ -330,12 +330,8 @@ class Releases:
         self.noise_law, self.post_processing = noise_law, post_processing
         self._columns: dict[str, Column] = dict(columns)
         rows = len(t) * len(names)
-        lengths = {
-            name: len(column) for name, column in self._columns.items() if not callable(column)
-        }
-        if not len(key_of) == len(at) == len(t) or any(
-            length != rows for length in lengths.values()
-        ):
+        lengths = [len(column) for column in self._columns.values() if not callable(column)]
+        if not len(key_of) == len(at) == len(t) or lengths.count(rows) != len(lengths):
             raise ParameterError("columns", f"arrays of {rows} rows", lengths)
 
     # --- columns ---------------------------------------------------------------------------------
@@ -412,6 +408,8 @@ class Releases:
         return next(iter(self._part(number, number + 1, 1)))
 
     def _part(self, start: int, stop: int, stride: int) -> Releases:
+        if (start, stop, stride) == (0, len(self), 1):
+            return self
         width = len(self.names)
         columns: dict[str, Column] = {}
         for name, column in self._columns.items():
@@ -487,12 +485,12 @@ class Releases:
             row_order = order
             if width > 1:
                 row_order = (order[:, None] * width + np.arange(width)).reshape(-1)
-            columns = {}
+            # Part by part: what it took to work out the columns of one is gone before the next.
+            rows_of = [[part.rows(name) for name in present] for part in parts]
             joined: dict[tuple[int, ...], NDArray[Any]] = {}
-            for name in present:
-                # Some are the same number by two names.
-                rows = [part.rows(name) for part in parts]
-                same = tuple(map(id, rows))
+            columns = {}
+            for name, rows in zip(present, zip(*rows_of, strict=True), strict=True):
+                same = tuple(map(id, rows))  # some are the same number by two names
                 if same not in joined:
                     joined[same] = np.concatenate(rows)[row_order]
                 columns[name] = joined[same]

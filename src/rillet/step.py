@@ -12,9 +12,9 @@ strategy with nodes and noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ from rillet.threshold import Look
 
 #: One entry for each column of a leaf.
 States: TypeAlias = tuple[State, ...]
+#: For a part of some releases, the noise of each column.
+UnitStds: TypeAlias = Callable[[slice], tuple[FloatArray, ...]]
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,17 @@ def step(
     inputs that may be chosen adaptively.  Pure: the same state and block give the same result, so
     a replay gives the same releases.  Nothing depends on the values before the noise.
     """
+    state, parts = step_parts(layout, key, state, raw_block, at)
+    return state, Releases.join(parts) if parts else no_releases(layout, key)
+
+
+def step_parts(
+    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray, at: int
+) -> tuple[StreamState, list[Releases]]:
+    """As :func:`step`, with the releases of each segment apart: those of many keys are joined once.
+
+    **Privacy.** As :func:`step`.
+    """
     if state.t + len(raw_block) > layout.length:
         raise stream_ended(layout, state.t + len(raw_block), key)
     parts: list[Releases] = []
@@ -146,7 +159,7 @@ def step(
         raw_part, raw_block = np.split(raw_block, [layout.segment_at(state.t + 1).last - state.t])
         state, released = _run_segment(layout, key, state, raw_part, at)
         parts.append(released)
-    return state, Releases.join(parts) if parts else no_releases(layout, key)
+    return state, parts
 
 
 def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
@@ -207,14 +220,15 @@ def _finish_warm_up(
     releases = _releases(
         layout, key, t, at, sums, lambda part: (unit_std[part],) * statistic.width, anchor
     )
+    last = releases[-1:]
     state = state.but(
         raw_buffer=(),
         anchor=anchor,
         ranges=(anchor.range,),
         backfill=releases if layout.backfill else None,
-        latest=releases[-1],
+        latest=Release(key, layout.lag, at, (lambda: last[-1].rows,)),
     )
-    return _begin_main(layout, state), releases[-1:]
+    return _begin_main(layout, state), last
 
 
 # --- Segments ------------------------------------------------------------------------------------
@@ -341,35 +355,39 @@ def _run_segment(
         state = _finish_segment(layout, state, segment.look, plain_last, last_prefixes)
         if done and state.t == layout.length and state.anchor is not None:
             sums[0][-1] = plain_last[0] + state.anchor.removed
-    unit_stds = _unit_stds_at(layout, weights, first_leaf)
+    unit_stds = partial(_unit_stds, layout, weights, first_leaf)
     releases = _releases(layout, key, t, at, sums, unit_stds, anchor)
     if done:
-        last_sums = tuple(float(total[-1]) for total in sums)
-
-        def latest_rows() -> list[dict[str, Any]]:
-            stds = tuple(float(std[0]) for std in unit_stds(slice(done - 1, done)))
-            return release_rows(layout, anchor, int(t[-1]), last_sums, stds)
-
-        state = state.but(latest=Release(key, int(t[-1]), at, (latest_rows,)))
+        last, last_sums = int(t[-1]), tuple(float(total[-1]) for total in sums)
+        latest = _latest_rows, layout, anchor, last, last_sums, weights, first_leaf + done - 1
+        state = state.but(latest=Release(key, last, at, latest))
     return state, releases
 
 
-def _unit_stds_at(
-    layout: Layout, weights: tuple[tuple[float, ...], ...], first_leaf: int
-) -> Callable[[slice], tuple[FloatArray, ...]]:
-    """The noise of each column at leaves from the first on; columns of equal weights share it."""
+def _unit_stds(
+    layout: Layout, weights: tuple[tuple[float, ...], ...], first_leaf: int, part: slice
+) -> tuple[FloatArray, ...]:
+    """The noise of each column at some leaves from the first on; equal weights share it."""
+    leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
+    known: dict[tuple[float, ...], FloatArray] = {}
+    columns = []
+    for of_column in zip(*weights, strict=True):
+        if of_column not in known:
+            known[of_column] = layout.unit_std(leaves, of_column)
+        columns.append(known[of_column])
+    return tuple(columns)
 
-    def unit_stds(part: slice) -> tuple[FloatArray, ...]:
-        leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
-        known: dict[tuple[float, ...], FloatArray] = {}
-        columns = []
-        for of_column in zip(*weights, strict=True):
-            if of_column not in known:
-                known[of_column] = layout.unit_std(leaves, of_column)
-            columns.append(known[of_column])
-        return tuple(columns)
 
-    return unit_stds
+def _latest_rows(
+    layout: Layout,
+    anchor: Anchor,
+    t: int,
+    sums: tuple[float, ...],
+    weights: tuple[tuple[float, ...], ...],
+    leaf: int,
+) -> list[dict[str, Any]]:
+    unit_stds = _unit_stds(layout, weights, leaf, slice(0, 1))
+    return release_rows(layout, anchor, t, sums, tuple(float(std[0]) for std in unit_stds))
 
 
 def decode_sums(
@@ -545,11 +563,12 @@ def _releases(
     t: IntArray,
     at: int,
     sums: list[FloatArray],
-    unit_stds: Callable[[slice], tuple[FloatArray, ...]],
+    unit_stds: UnitStds,
     anchor: Anchor,
 ) -> Releases:
     statistic, rows = layout.statistic, len(t) * len(layout.statistic.names)
-    columns = _columns(statistic, t, sums, unit_stds, anchor.range)
+    numbers = _Numbers(statistic, t, sums, unit_stds, anchor.range)
+    columns: dict[str, Column] = dict.fromkeys(_numbers_of(statistic), numbers)
     for name, value in _clipping(layout, anchor).items():
         columns[name] = _constant(value, rows)
     return Releases(
@@ -564,42 +583,45 @@ def _releases(
     )
 
 
-def _columns(
-    statistic: Statistic,
-    t: IntArray,
-    sums: list[FloatArray],
-    unit_stds: Callable[[slice], tuple[FloatArray, ...]],
-    clipping: Range,
-) -> dict[str, Column]:
-    """The statistic's numbers, each worked out when it is asked for."""
-    names, widths = len(statistic.names), _widths(statistic, clipping)
-    # Of the part asked for last: several columns of it are wanted, and some are the same number.
-    asked: tuple[int, int] | None = None
-    numbers: Mapping[str, Callable[[], Any]] = {}
-    known: dict[Callable[[], Any], FloatArray] = {}
+class _Numbers:
+    """The statistic's numbers of some releases, each worked out when it is asked for.
 
-    def column(name: str, part: slice) -> FloatArray:
-        nonlocal asked, numbers
-        if (part.start, part.stop) != asked:
-            asked = part.start, part.stop
-            numbers = statistic.numbers(totals(slice(asked[0] // names, asked[1] // names)))
-            known.clear()
-        number = numbers[name]
-        if number not in known:
-            known[number] = np.asarray(number(), np.float64)
-        return known[number]
+    Of the part asked for last they are remembered: several are wanted, and some are the same.
+    (Objects and no closures: each key of a block has its own, and a closure is many objects.)
+    """
 
-    def totals(part: slice) -> Totals:
-        stds: list[tuple[FloatArray, ...]] = []
+    __slots__ = ("asked", "known", "numbers", "statistic", "sums", "t", "unit_stds", "widths")
 
-        def of_part() -> tuple[FloatArray, ...]:
-            if not stds:
-                stds.append(unit_stds(part))
-            return stds[0]
+    def __init__(
+        self,
+        statistic: Statistic,
+        t: IntArray,
+        sums: list[FloatArray],
+        unit_stds: UnitStds,
+        clipping: Range,
+    ) -> None:
+        self.statistic, self.t, self.sums, self.unit_stds = statistic, t, sums, unit_stds
+        self.widths = _widths(statistic, clipping)
+        self.asked: tuple[int, int] | None = None
 
-        return Totals(t[part], tuple(total[part] for total in sums), of_part, widths)
+    def __call__(self, name: str, part: slice) -> FloatArray:
+        if self.asked != (part.start, part.stop):
+            self.asked = part.start, part.stop
+            names = len(self.statistic.names)
+            self.numbers = self.statistic.numbers(
+                self._totals(slice(part.start // names, part.stop // names))
+            )
+            self.known: dict[Callable[[], Any], FloatArray] = {}
+        number = self.numbers[name]
+        if number not in self.known:
+            self.known[number] = np.asarray(number(), np.float64)
+        return self.known[number]
 
-    return dict.fromkeys(_numbers_of(statistic), column)
+    def _totals(self, part: slice) -> Totals:
+        unit_stds = cache(partial(self.unit_stds, part))
+        return Totals(
+            self.t[part], tuple(total[part] for total in self.sums), unit_stds, self.widths
+        )
 
 
 @cache

@@ -30,7 +30,7 @@ from rillet.scalar import ScalarRun
 from rillet.state.base import Absorbed, Kept, MemoryStore, Pool, Progress, Store
 from rillet.state.uses import POOL, Guard
 from rillet.statistic import Range, Totals
-from rillet.step import StreamState, no_releases, step, stream_ended
+from rillet.step import StreamState, no_releases, step_parts, stream_ended
 from rillet.threshold import Outlook
 from rillet.times import now
 
@@ -220,14 +220,14 @@ class Streams(_Single):
         starts: list[tuple[Any, int]] = []
         for index, rows in rows_of_keys(key_of):
             before = self._store.read(layout, index)
-            after, releases = step(layout, self.keys[index], before.state, raw_values[rows], at)
+            after, own = step_parts(layout, self.keys[index], before.state, raw_values[rows], at)
             kept[index] = Kept(after, before.sequence)
             if before.state.t < layout.lag <= after.t and after.backfill is not None:
-                parts.append(after.backfill[:-1])  # Its last one is the first of `releases`.
-                starts.append((rows, before.state.t))
-            if len(releases):
-                parts.append(releases)
-                starts.append((rows, before.state.t))
+                own.insert(0, after.backfill[:-1])  # Its last one is the first released.
+            for part in own:
+                if len(part):
+                    parts.append(part)
+                    starts.append((rows, before.state.t))
         if not parts:
             return kept, no_releases(layout)
         if len(kept) == 1:

@@ -148,13 +148,22 @@ def run(folder: Path, plan: Plan, count: int, watch: Watched, *, killed: bool) -
 
 def mark(sealed: bytes) -> bytes:
     """Bytes that tell a sealed content from all others, behind the zeros that it begins with."""
-    return sealed[160:176]
+    return sealed[_IN_TREE + 60 :][:16]
 
 
 def all_bytes(folder: Path) -> bytes:
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert {"state.db", "key", "plan.json", "opening"} <= {path.name for path in files}
     return b"\n".join(path.read_bytes() for path in files)
+
+
+def in_tree(size: int, page: int) -> int:
+    """Bytes of a row that SQLite keeps in a page of rows (file format, section 1.6)."""
+    most, least = page - 35, (page - 12) * 32 // 255 - 23
+    if size <= most:
+        return size
+    local = least + (size - least) % (page - 4)
+    return local if local <= most else least
 
 
 def contents(folder: Path) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
@@ -165,6 +174,7 @@ def contents(folder: Path) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
         (identity,) = connection.execute(
             "SELECT value FROM facts WHERE name = 'identity'"
         ).fetchone()
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
         for table, kind, address in (
             ("progress", "progress", "only,"),
             ("streams", "stream", "key_index,"),
@@ -175,6 +185,9 @@ def contents(folder: Path) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
             for *numbers, sealed in connection.execute(f"SELECT {address} sealed FROM {table}"):
                 associated = name_of((kind, *numbers)) + b" of " + identity.encode()
                 padded = key.open_sealed(sealed, associated=associated)
+                # Zeros are all that a page of rows has of it, whatever the header of its row.
+                for size in range(len(sealed), len(sealed) + 40):
+                    assert in_tree(size, page) == _IN_TREE
                 assert not any(padded[:_IN_TREE])
                 (length,) = _LENGTH.unpack_from(padded, _IN_TREE)
                 found[kind, *numbers] = sealed, padded[_IN_TREE + _LENGTH.size :][:length]

@@ -213,7 +213,7 @@ def forget_what_the_process_knows() -> None:
 @contextlib.contextmanager
 def threads_meet_in_a_step(seconds: float = 0.02) -> Iterator[None]:
     """Hold a thread inside a step until another one is there too, or for so long."""
-    exact, meeting = rillet.streams.step, threading.Barrier(2)
+    exact, meeting = rillet.streams.step_parts, threading.Barrier(2)
 
     def held(*words: Any) -> Any:
         with contextlib.suppress(threading.BrokenBarrierError):
@@ -221,7 +221,7 @@ def threads_meet_in_a_step(seconds: float = 0.02) -> Iterator[None]:
         return exact(*words)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rillet.streams, "step", held)
+        patch.setattr(rillet.streams, "step_parts", held)
         yield
 
 

@@ -51,17 +51,18 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 3
+VERSION: Final = 4
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
 _PROGRESS_SIZE: Final = 1536
-#: Size of a database page.  A row of P bytes keeps M = 103 of them in its tree when (P - M) modulo
-#: 1020 is above 886, and the rest in pages of its own (the SQLite file format, section 1.6).
-_PAGE: Final = 1024
-_IN_TREE, _OUTSIDE = 103, 1020
+#: Size of a database page.  A row of P bytes keeps M = 232 of them in its tree when (P - M) modulo
+#: 2044 is above 1781, and the rest in pages of its own (the SQLite file format, section 1.6).
+#: The usual state of a stream fits into one such page.
+_PAGE: Final = 2048
+_IN_TREE, _OUTSIDE = 232, 2044
 #: What rows are padded to: with room for the header of a row on either side.
-_ROW_SIZE: Final = _IN_TREE + 960
+_ROW_SIZE: Final = _IN_TREE + 1984
 _LENGTH = struct.Struct("<I")
 #: Bytes that sealing adds: salt, nonce and tag.
 _SEAL: Final = 16 + 12 + 16
