@@ -182,7 +182,9 @@ def test_record_is_json_with_the_same_names():
             assert datetime.fromisoformat(value) == release.at
         elif value is not None:
             assert value == getattr(release, name)
-    assert {name for name, value in record.items() if value is None} == {"clipped_share"}
+    unknown = {name for name, value in record.items() if value is None}
+    assert unknown == {"clipped_share", "noise_covariance"}
+    assert record["count_noise_std"] == 0.0
 
 
 def test_a_release_has_the_time_at_which_it_was_released():

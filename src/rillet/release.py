@@ -56,19 +56,22 @@ class Field:
     steady: bool = False
 
 
-#: The record, in order.  ``sum`` to ``count`` are known for running sums and means.
+#: The record, in order.  ``sum`` to ``count_noise_std`` are known for running sums and means, and
+#: ``noise_covariance`` where the value is divided by a noisy count.
 FIELDS: Final = (
     Field("key", "key"),
     Field("t", "integer"),
     Field("at", "time"),
     Field("name", "text"),
-    Field("value"),
-    Field("noise_std"),
+    Field("value", optional=True),
+    Field("noise_std", optional=True),
+    Field("noise_covariance", optional=True),
     Field("sum", optional=True),
     Field("sum_noise_std", optional=True),
     Field("mean", optional=True),
     Field("mean_noise_std", optional=True),
     Field("count", optional=True),
+    Field("count_noise_std", optional=True),
     Field("clip_lower", optional=True, steady=True),
     Field("clip_upper", optional=True, steady=True),
     Field("clipped_share", optional=True, steady=True),
@@ -138,6 +141,53 @@ def noise_deviations(confidence: float, law: str) -> float:
     return gaussian if law == "gaussian" else max(gaussian, -math.log1p(-confidence) / math.sqrt(2))
 
 
+def _noise_interval(
+    deviations: float,
+    value: Any,
+    std: Any,
+    covariance: Any,
+    count: Any,
+    count_std: Any,
+    clip_lower: Any,
+    clip_upper: Any,
+) -> tuple[Any, Any]:
+    """The value with so many deviations of its noise on both sides; of numbers or arrays.
+
+    A value that is a ratio with a noisy count has Fieller's interval: the values M for which the
+    noisy sum minus M times the noisy count is within the deviations of *its* noise, which is exact
+    at any count.  With d = M - value, std and count_std / count this is
+
+        d² <= deviations² · (std² - 2 · covariance · d + d² · (count_std / count)²).
+
+    Where that does not bound d, or there is no value yet, it is the clipping range.
+
+    **Privacy.** Post-processing.
+
+    References
+    ----------
+    Fieller, "Some problems in interval estimation", J. R. Statist. Soc. B 16 (1954).
+    """
+    with np.errstate(all="ignore"):
+        reach = deviations * std
+        # Squares as products: the powers of numbers and of arrays differ in the last bit.
+        share = deviations * count_std / count
+        bend = 1 - share * share
+        shift = deviations * deviations * covariance
+        root = np.sqrt(shift * shift + bend * reach * reach)
+        plain = np.isnan(covariance)
+        low = np.where(plain, value - reach, value - (root + shift) / bend)
+        high = np.where(plain, value + reach, value + (root - shift) / bend)
+        open_ended = np.isnan(value) | ~(plain | (bend > 0))
+    return np.where(open_ended, clip_lower, low), np.where(open_ended, clip_upper, high)
+
+
+#: The fields from which the interval follows, in the order of its arguments.
+_FOR_INTERVAL: Final = (
+    *("value", "noise_std", "noise_covariance", "count", "count_noise_std"),
+    *("clip_lower", "clip_upper"),
+)
+
+
 class Release:
     """One release: the event (key, t) with one row for each number of the statistic.
 
@@ -160,9 +210,13 @@ class Release:
     name : str
         Which number this is: ``"mean"``, ``"sum"``, or a name of the statistic's own.
     value, noise_std : float
-        The statistic, and the standard deviation of its noise.  Clipping bias is not in it.
-    sum, sum_noise_std, mean, mean_noise_std, count : float
-        Of running sums and means; NaN for other statistics.
+        The statistic, and the standard deviation of its noise.  Clipping bias is not in it.  NaN
+        while there is no value yet: a mean before its noisy count has left 0 behind.
+    noise_covariance : float
+        Where the value is divided by a noisy count, the covariance of the noise of both, divided by
+        the count; otherwise NaN.
+    sum, sum_noise_std, mean, mean_noise_std, count, count_noise_std : float
+        Of running sums and means; NaN for other statistics.  A public count has noise 0.
     clip_lower, clip_upper : float
         The clipping range in force; NaN for a statistic that does not clip.
     clipped_share : float
@@ -217,9 +271,14 @@ class Release:
         raise ParameterError("name", f"one of {known}", name)
 
     def noise_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Covers the statistic of the *clipped* values with this probability: the noise alone."""
-        reach = noise_deviations(confidence, self.noise_law) * self.noise_std
-        return self.value - reach, self.value + reach
+        """Covers the statistic of the *clipped* values with this probability: the noise alone.
+
+        With a noisy count it need not lie evenly around the value, and while that count is too
+        small to say anything it is the clipping range.
+        """
+        deviations, row = noise_deviations(confidence, self.noise_law), self.rows[0]
+        low, high = _noise_interval(deviations, *np.array([row[name] for name in _FOR_INTERVAL]))
+        return float(low), float(high)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The records: one mapping for each row, with the names of JSON lines and SQL."""
@@ -258,8 +317,9 @@ class Release:
         of = f" of {self.key}" if self.key else ""
         more = f" and {len(self.rows) - 1} more" if len(self.rows) > 1 else ""
         clipped = "" if math.isnan(self.clip_upper) else f", clipped at {self.clip_upper:.6g}"
+        value = f"no {self.name} yet" if math.isnan(self.value) else f"{self.value:.6g}"
         return (
-            f"Release({self.name}{of} at t={self.t}: {self.value:.6g}{more}, "
+            f"Release({self.name}{of} at t={self.t}: {value}{more}, "
             f"95 % noise interval [{low:.6g}, {high:.6g}]{clipped})"
         )
 
@@ -267,11 +327,13 @@ class Release:
         name: str
         value: float
         noise_std: float
+        noise_covariance: float
         sum: float
         sum_noise_std: float
         mean: float
         mean_noise_std: float
         count: float
+        count_noise_std: float
         clip_lower: float
         clip_upper: float
         clipped_share: float
@@ -346,10 +408,11 @@ class Releases:
         if name not in NUMBERS:
             raise AttributeError(f"releases have no column {name!r}")
         column = self._columns.get(name)
-        if column is None or callable(column):
-            rows = len(self.t) * len(self.names)
-            column = np.full(rows, np.nan) if column is None else column(name, slice(0, rows))
-            self._columns[name] = column
+        rows = len(self.t) * len(self.names)
+        if column is None:  # not kept: releases are stored alike whoever has looked
+            return np.full(rows, np.nan)
+        if callable(column):
+            self._columns[name] = column = column(name, slice(0, rows))
         return column
 
     def __getattr__(self, name: str) -> NDArray[Any]:
@@ -360,8 +423,8 @@ class Releases:
 
     def noise_interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """Noise intervals, as :meth:`Release.noise_interval`."""
-        reach = noise_deviations(confidence, self.noise_law) * self.noise_std
-        return self.value - reach, self.value + reach
+        deviations = noise_deviations(confidence, self.noise_law)
+        return _noise_interval(deviations, *(getattr(self, name) for name in _FOR_INTERVAL))
 
     @property
     def common(self) -> dict[str, Any]:
@@ -572,8 +635,8 @@ class Releases:
 
         The layout: ``rilletRT``, version and length of the header as unsigned 32-bit numbers, the
         header in JSON, the arrays that it lists, the CRC-32 of all before it; all little-endian.
-        A column that never changes within a key is stored once for each key, and one that follows
-        from others by their names (:func:`origins`).
+        A column that never changes is stored as one number, one that never changes within a key as
+        one for each key, and one that follows from others by their names (:func:`origins`).
         """
         keys, key_of = _renumbered(self.keys, self.key_of)
         own = Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
@@ -584,10 +647,9 @@ class Releases:
             listed.append((name, kind, "release"))
             arrays.append(column.astype(kind).tobytes())
         moments = own.at.view(np.int64).astype("<i8")
-        if len(moments) and (moments == moments[0]).all():
-            moments = moments[:1]  # one block, released at once
-        listed.append(("at", "<i8", "release" if len(moments) == len(own) else "all"))
-        arrays.append(moments.tobytes())
+        one = _is_constant(moments)  # a block, released at once
+        listed.append(("at", "<i8", "all" if one else "release"))
+        arrays.append(moments[:1].tobytes() if one else moments.tobytes())
         columns = {
             name: np.ascontiguousarray(own.rows(name)) for name in NUMBERS if name in self._columns
         }
@@ -597,10 +659,15 @@ class Releases:
             if origin != name:
                 derived.append((name, "ratio" if divided else "same", origin))
                 continue
-            short = own.by_key(columns[name])
-            listed.append((name, "<f8", "row" if short is None else "key"))
-            own_numbers = columns[name] if short is None else short
-            arrays.append(own_numbers.astype("<f8", copy=False).tobytes())
+            column = columns[name]
+            if _is_constant(column):
+                by, column = "all", column[:1]
+            elif (short := own.by_key(column)) is not None:
+                by, column = "key", short
+            else:
+                by = "row"
+            listed.append((name, "<f8", by))
+            arrays.append(column.astype("<f8", copy=False).tobytes())
         header = json.dumps(
             {
                 "releases": len(own),
@@ -658,8 +725,8 @@ class Releases:
             if by == "key":
                 found = found[np.repeat(arrays["key_of"], len(names))]
             elif by == "all":
-                found = np.broadcast_to(found, count)
-            arrays[name] = found.astype(np.float64 if by in ("row", "key") else np.int64)
+                found = np.broadcast_to(found, count * (len(names) if name in NUMBERS else 1))
+            arrays[name] = found.astype(np.float64 if name in NUMBERS else np.int64)
         return Releases(
             keys,
             arrays.pop("key_of"),
@@ -674,11 +741,13 @@ class Releases:
     if TYPE_CHECKING:
         value: FloatArray
         noise_std: FloatArray
+        noise_covariance: FloatArray
         sum: FloatArray
         sum_noise_std: FloatArray
         mean: FloatArray
         mean_noise_std: FloatArray
         count: FloatArray
+        count_noise_std: FloatArray
         clip_lower: FloatArray
         clip_upper: FloatArray
         clipped_share: FloatArray
@@ -689,6 +758,12 @@ _VERSION = 2
 #: After the magic: version, length of the header.
 _START = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
+
+
+def _is_constant(column: NDArray[Any]) -> bool:
+    """Whether all numbers are the same, by their bits; not of an empty column."""
+    bits = column.view(np.uint64)
+    return len(bits) > 0 and bool(bits[0] == bits[-1]) and bool((bits == bits[0]).all())
 
 
 def origins(columns: Mapping[str, FloatArray], t: IntArray) -> dict[str, tuple[str, bool]]:

@@ -43,12 +43,14 @@ _VARYING = [name for name in NUMBERS if name not in _STEADY]
 #: What many rows share: the steady numbers, and where to find each of the varying ones.
 _SHARED = [*_STEADY, *(f"{name}_at" for name in _VARYING)]
 
+#: Where a number is that is 0 in every row.
+_ZERO = 999
 #: Microseconds from the year 1 to 1970: counted from there, no time is negative.
 _YEAR_1 = 62_135_596_800_000_000
 
 # A varying number often equals another, or t, or another divided by t: a row holds n1, n2, … that
-# are left, and `shared` says for each number where it is: k is nk, -k is nk / t, 0 is t itself, and
-# NULL is unknown.
+# are left, and `shared` says for each number where it is: k is nk, -k is nk / t, 0 is t itself, 999
+# is the number 0, and NULL is unknown.
 _TABLES = f"""
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE plan(one INTEGER PRIMARY KEY CHECK (one = 1), names TEXT NOT NULL,
@@ -67,6 +69,7 @@ def _views(width: int) -> str:
     """The views over rows of ``width`` numbers."""
     places = [(str(k), f"r.n{k}") for k in range(1, width + 1)]
     places += [(f"-{k}", f"r.n{k} / r.t") for k in range(1, width + 1)]
+    places.append((str(_ZERO), "0.0"))
     cases = " ".join(f"WHEN {code} THEN {what}" for code, what in places)
     columns = {
         **{
@@ -378,16 +381,18 @@ def _plain(column: FloatArray) -> list[float | None]:
 
 def _places(releases: Releases) -> tuple[Mapping[str, int | None], list[FloatArray]]:
     """Where each varying number is found, and the columns to store: see `_TABLES`."""
+    places: dict[str, int | None] = dict.fromkeys(_VARYING)
     known: dict[str, FloatArray] = {}
     for name in _VARYING:
         column = releases.rows(name)
         finite = np.isfinite(column)
-        if finite.any():
+        if not column.view(np.uint64).any():
+            places[name] = _ZERO
+        elif finite.any():
             known[name] = column if finite.all() else np.where(finite, column, np.nan)
     found = origins(known, releases.t)
     stored = [name for name in known if found[name][0] == name]
     codes = {"t": 0} | {name: 1 + index for index, name in enumerate(stored)}
-    places: dict[str, int | None] = dict.fromkeys(_VARYING)
     for name, (origin, divided) in found.items():
         places[name] = -codes[origin] if divided else codes[origin]
     return places, [known[name] for name in stored]

@@ -32,6 +32,7 @@ class Running(Statistic):
             "mean": lambda: total / count,
             "mean_noise_std": lambda: totals.unit_stds()[0] * width / count,
             "count": lambda: count * 1.0,
+            "count_noise_std": lambda: count * 0.0,
         }
 
 

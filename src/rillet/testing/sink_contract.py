@@ -78,11 +78,13 @@ def made_up_releases(
     columns = {
         "value": mean,
         "noise_std": mean_noise,
+        "noise_covariance": known(-noise),
         "sum": known(total),
         "sum_noise_std": known(noise),
         "mean": known(mean),
         "mean_noise_std": known(mean_noise),
         "count": known(count),
+        "count_noise_std": known(noise * 0.01),
         "clip_lower": (-random.random(len(keys)))[row_of],
         "clip_upper": (100 + random.random(len(keys)) * 50)[row_of],
         "clipped_share": shares[row_of],
@@ -123,20 +125,25 @@ def check_sink(
             raise ContractViolation(name, target, f"it was not to fail here: {error}") from error
 
 
-def changed(original: Releases, row: int, name: str = "value") -> Releases:
-    """The same but for the last bit of one number, or a known number where none was."""
-    columns = {number: original.rows(number) for number in NUMBERS}
-    column = columns[name].copy()
-    column[row] = 0.0 if np.isnan(column[row]) else np.nextafter(column[row], np.inf)
+def replaced(original: Releases, *, at: Any = None, **columns: Any) -> Releases:
+    """The same releases with other columns."""
+    known = {number: original.rows(number) for number in NUMBERS}
     return Releases(
         original.keys,
         original.key_of,
         original.t,
-        original.at,
+        original.at if at is None else at,
         original.names,
-        {**columns, name: column},
+        {**known, **columns},
         **original.common,
     )
+
+
+def changed(original: Releases, row: int, name: str = "value") -> Releases:
+    """The same but for the last bit of one number, or a known number where none was."""
+    column = original.rows(name).copy()
+    column[row] = 0.0 if np.isnan(column[row]) else np.nextafter(column[row], np.inf)
+    return replaced(original, **{name: column})
 
 
 def _deliver(target: SinkTarget, *parts: Releases, at: Position | None = None) -> Position | None:
@@ -191,6 +198,9 @@ def _exact(target: SinkTarget, _exactly_once: bool) -> None:
         made_up_releases(STRANGE_KEYS, 3, first=1 + 3 * turn, seed=turn, scale=scale)
         for turn, scale in enumerate([1e-300, 1e-6, 1000.0, 1e290])
     ]
+    last = made_up_releases(STRANGE_KEYS, 3, first=13)
+    unknown = np.full(len(last), np.nan)
+    parts.append(replaced(last, value=unknown, noise_std=unknown, mean=unknown))
     _deliver(target, *parts)
     _expect("publishing what is delivered, exactly", target, parts)
 
@@ -257,16 +267,7 @@ def _another_time(target: SinkTarget, exactly_once: bool) -> None:
     whole = made_up_releases(names=("mean", "more"))
     before = _deliver(target, whole[:0])
     _deliver(target, whole[:13], at=before)
-    second = np.timedelta64(1_000_001, "us")
-    later = Releases(
-        whole.keys,
-        whole.key_of,
-        whole.t,
-        whole.at + second,
-        whole.names,
-        {name: whole.rows(name) for name in NUMBERS},
-        **whole.common,
-    )
+    later = replaced(whole, at=whole.at + np.timedelta64(1_000_001, "us"))
     _deliver(target, later, at=before)
     _expect("the first time of a release stays", target, [whole[:13], later[13:]])
 
