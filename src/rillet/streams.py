@@ -25,7 +25,7 @@ from rillet.errors import NotReady, ParameterError, StateError
 from rillet.gather.observations import as_float, as_observations
 from rillet.layout import Layout, SharedThreshold
 from rillet.noise import FloatArray, IntArray, Secret
-from rillet.release import Key, Release, Releases
+from rillet.release import NUMBERS, Key, Release, Releases
 from rillet.scalar import ScalarRun
 from rillet.state.base import Absorbed, Kept, MemoryStore, Pool, Progress, Store
 from rillet.state.uses import POOL, Guard
@@ -614,11 +614,11 @@ def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
     )
     numbers = {name: number() for name, number in layout.statistic.numbers(totals).items()}
     row = {
+        **dict.fromkeys(NUMBERS, float("nan")),
         "name": first.name,
         **numbers,
         "clip_lower": lower,
         "clip_upper": upper,
-        "clipped_share": float("nan"),
         "noise_law": first.noise_law,
         "post_processing": (*first.post_processing, f"added up over {len(latest):,} keys"),
     }
