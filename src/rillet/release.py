@@ -205,8 +205,6 @@ class Release:
         Number of observations.
     at : datetime.datetime
         The time of the release, in UTC.
-    at_microseconds : int
-        The same, in microseconds since 1970.
     name : str
         Which number this is: ``"mean"``, ``"sum"``, or a name of the statistic's own.
     value, noise_std : float
@@ -227,7 +225,7 @@ class Release:
         What was done to the decoded numbers, if anything.
     """
 
-    __slots__ = ("_rows", "at_microseconds", "key", "t")
+    __slots__ = ("_at", "_rows", "key", "t")
 
     def __init__(
         self,
@@ -238,9 +236,14 @@ class Release:
     ) -> None:
         self.key = key
         self.t = t
-        self.at_microseconds = at_microseconds
+        self._at = at_microseconds
         # The rows, or a function and its arguments: many releases are made, few are read.
         self._rows = rows
+
+    @property
+    def at_microseconds(self) -> int:
+        """The time of the release, in microseconds since 1970 UTC."""
+        return self._at
 
     @property
     def at(self) -> datetime:

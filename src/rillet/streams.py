@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -388,7 +389,7 @@ class Stream(_Single):
             if guard is not None and not guard.take(self._index, raw_value):
                 self._settle()
                 return self._streams.update(raw_value, key=self.key)
-            return scalar.absorb(raw_value, now())
+            return scalar.absorb(raw_value, time_ns())
 
     def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
         """Absorb many observations, in order; return the releases that they complete.
