@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rillet.plan import Plan
     from rillet.privacy import Charges, Guarantee
     from rillet.release import Release, Releases
-    from rillet.statistic import Mean, Sum
+    from rillet.statistic import Count, Mean, Sum
     from rillet.strategy import (
         BinaryTree,
         BufferedToeplitz,
@@ -42,6 +42,7 @@ __all__ = [
     "BudgetExceeded",
     "BufferedToeplitz",
     "Charges",
+    "Count",
     "ExponentialQuantile",
     "FixedThreshold",
     "Guarantee",
@@ -76,6 +77,7 @@ _HOMES = {
     "BudgetExceeded": "rillet.errors",
     "BufferedToeplitz": "rillet.strategy",
     "Charges": "rillet.privacy",
+    "Count": "rillet.statistic",
     "ExponentialQuantile": "rillet.threshold",
     "FixedThreshold": "rillet.threshold",
     "Guarantee": "rillet.privacy",

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
@@ -21,15 +21,17 @@ from typing import Any, Final
 import numpy as np
 
 from rillet.errors import ParameterError
+from rillet.gather.clock import Clock
+from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.noise import FloatArray, IntArray
 from rillet.privacy import Charges, Cost, Event, Guarantee
-from rillet.statistic import Range, Statistic, Totals
+from rillet.statistic import Leaf, Range, Setting, Statistic, Totals, Units
 from rillet.strategy import Mechanism, Strategy
 from rillet.threshold import FixedThreshold, Outlook, Threshold
 
 #: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
 #: changes what is released; a test pins releases of every mechanism under it.
-MECHANISM_VERSION: Final = 1
+MECHANISM_VERSION: Final = 2
 #: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys; with more than some thousand of them fewer, since stored state
@@ -37,6 +39,9 @@ RATCHET_EVERY: Final = 2**14
 KEYED_RATCHET_EVERY: Final = 2**10
 _LEAST_RATCHET_EVERY: Final = 2**6
 _DRAWN_AHEAD_IN_ALL: Final = 2**20
+#: Where a leaf splits its budget, counting gets one of these shares of it: less than a fifth would
+#: save little, and leave no count at all.
+COUNT_SHARES: Final = tuple(Fraction(twentieths, 20) for twentieths in range(4, 19))
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,11 @@ class Layout:
     #: Number of declared keys, each with a stream of this layout; 0 for a stream without a key.
     keys: int = 0
     shared: SharedThreshold | None = None
+    #: What is public: the number of observations, or a clock.
+    setting: Setting = field(default_factory=Setting)
+    clock: Clock | None = None
+    #: What stands in for a missing value, if anything is declared to.
+    missing_value: float | None = None
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -120,6 +130,42 @@ class Layout:
         known = replace(self, bounds=learned)
         known.__dict__["mechanism"] = self.mechanism
         return known
+
+    # --- leaves and their lattice --------------------------------------------------------------
+
+    @cached_property
+    def leaf(self) -> Leaf:
+        """What an observation contributes in the main mechanism."""
+        return self.statistic.leaf(self.setting)
+
+    @cached_property
+    def warm_up_leaf(self) -> Leaf:
+        """The same in the warm-up, whose noise is always Laplace's."""
+        return self.statistic.leaf(replace(self.setting, law="laplace"))
+
+    @cached_property
+    def largest_leaf(self) -> int:
+        """By the clock a column of a leaf saturates here, so that no sum can overflow: public."""
+        return LARGEST_SUM // self.length
+
+    def grid(self, clipping: Range, segment: Segment, count_share: float) -> Grid:
+        """The lattice of a segment; ``count_share`` is what counting should get of its budget.
+
+        **Privacy.** Every share costs an observation at most what the segment says.
+        """
+        steps, count = self.leaf.cut(segment.steps)
+        if self.leaf.splits:
+            share = min(COUNT_SHARES, key=lambda known: abs(known - Fraction(count_share)))
+            steps, count = self._split(segment.steps, share)
+        return Grid(clipping.lower, clipping.upper, steps, count)
+
+    def _split(self, steps: int, share: Fraction) -> tuple[int, int]:
+        known: dict[tuple[int, Fraction], tuple[int, int]] = self.__dict__.setdefault("_splits", {})
+        if (steps, share) not in known:
+            assert self.main is not None
+            half, count = self.main.split(steps, share)
+            known[steps, share] = 2 * half, count
+        return known[steps, share]
 
     # --- which mechanism it is -----------------------------------------------------------------
 
@@ -142,6 +188,9 @@ class Layout:
             "lag": self.lag,
             "backfill": self.backfill,
             "statistic": _identity(self.statistic),
+            "setting": asdict(self.setting),
+            "clock": None if self.clock is None else asdict(self.clock),
+            "missing_value": self.missing_value,
             "threshold": _identity(self.threshold),
             "threshold_budget": str(self.threshold_budget),
             "warm_up": None if self.warm_up is None else _calibrated(self.warm_up),
@@ -208,11 +257,12 @@ class Layout:
         """Segment that observation ``t`` (after the lag) belongs to."""
         return self.segments[bisect_left(self._segment_ends, t)]
 
-    def outlook(self, t: int) -> Outlook:
+    def outlook(self, t: int, observed: float | None = None) -> Outlook:
         """What is still to come after the look at ``t``: public numbers for the next range.
 
         A range is chosen for the stream's end; where no end is known, for four times the next
-        look, when it will have been chosen again twice.
+        look, when it will have been chosen again twice.  By the clock ``observed`` is the released
+        number of observations so far, and as many are expected for each tick to come.
         """
         until = self.length if t >= self.length else self.segment_at(t + 1).last
         horizon = self.length if self.length_is_known else min(self.length, 4 * until)
@@ -224,11 +274,16 @@ class Layout:
             variance = float(self.main.unit_variance(leaf)[0])
         last_steps = self.segments[-1].steps if self.segments else 1
         whole_steps = last_steps if self.main is None else self.main.steps
+        noise = variance**0.5 * whole_steps / last_steps * self.leaf.noise_factor
+
+        def observations(time: int) -> int:
+            return time if observed is None else max(1, round(observed * time / t))
+
         return Outlook(
-            length=horizon,
-            until=until,
-            after=t,
-            noise_per_unit=variance**0.5 * whole_steps / last_steps,
+            length=observations(horizon),
+            until=observations(until),
+            after=observations(t),
+            noise_per_unit=noise,
         )
 
     # --- accuracy --------------------------------------------------------------------------------
@@ -240,39 +295,79 @@ class Layout:
             return 0.0
         return float(self.warm_up.unit_variance(self.warm_up.leaves)[0])
 
-    def unit_std(self, leaves: IntArray, weights: tuple[float, ...] = ()) -> FloatArray:
-        """Noise std of a running total at leaves of one segment, per unit of the range it spans.
+    def covariances(
+        self, leaves: IntArray, units: Sequence[Units], warm_up: Units = ()
+    ) -> Callable[[int, int], FloatArray]:
+        """Covariance of the noise of two readings at leaves of one segment, as a function of them.
 
-        ``weights`` is the width of a grid step in each segment so far, the leaves' own last;
-        with fewer than two the range has not changed and they are not needed.
+        ``units`` has the worth of lattice units in each segment so far, the leaves' own last, and
+        ``warm_up`` in the warm-up.  With E_c(t) the noise of column c's prefix, the error of a
+        reading is Σ_c w_c,J·E_c(t) + Σ_j (w_c,j − w_c,j+1)·E_c(T_j), T_j the last leaf of segment j
+        and J the last segment.
         """
         main = self.main
         assert main is not None
-        if len(weights) < 2:
-            finer = (main.steps / self.segments[0].steps) ** 2
-            variance = main.unit_variance(leaves)
-            variance *= finer
-            variance += self.warm_up_unit_variance
-            return np.sqrt(variance, out=variance)
-        return self._changing_unit_std(main, leaves, weights)
+        strategy, count = main.strategy, main.leaves
+        worth = np.array(units)
+        change = worth[:-1] - worth[1:]
+        changed = np.flatnonzero(change.any(axis=(1, 2)))
+        ends = np.array([self.complete_leaves(self.segments[j].last) for j in changed], np.int64)
+        change, now = change[changed], worth[-1]
+        first = np.array(warm_up)
+        known: dict[str, Any] = {}
 
-    def _changing_unit_std(
-        self, main: Mechanism, leaves: IntArray, weights: tuple[float, ...]
-    ) -> FloatArray:
-        """Error = w_J·E(t) + Σ_j (w_j − w_{j+1})·E(T_j), T_j the last leaf of segment j."""
-        now = len(weights) - 1
-        ends = np.array([self.complete_leaves(self.segments[j].last) for j in range(now)])
-        change = np.array(weights[:-1]) - np.array(weights[1:])
-        covariance, count = main.strategy.covariance, main.leaves
-        variance = weights[-1] ** 2 * main.strategy.weights(count, leaves)
-        for end, difference in zip(ends, change, strict=True):
-            variance += 2 * weights[-1] * difference * covariance(count, end, leaves)
-        among = covariance(count, np.minimum.outer(ends, ends), np.maximum.outer(ends, ends))
-        variance += change @ among @ change
-        variance *= main.node_variance
-        warm_up_width = weights[0] * self.segments[0].steps
-        variance += self.warm_up_unit_variance * warm_up_width**2
-        return np.sqrt(np.maximum(variance, 0.0)) / (weights[-1] * self.segments[now].steps)
+        def parts() -> tuple[FloatArray, list[FloatArray], FloatArray]:
+            if not known:
+                known["own"] = strategy.weights(count, leaves) * main.node_variance
+                known["with"] = [
+                    strategy.covariance(count, end, leaves) * main.node_variance for end in ends
+                ]
+                known["among"] = np.zeros((0, 0))
+                if len(ends):
+                    low, high = np.minimum.outer(ends, ends), np.maximum.outer(ends, ends)
+                    known["among"] = strategy.covariance(count, low, high) * main.node_variance
+            return known["own"], known["with"], known["among"]
+
+        def covariance(one: int, other: int) -> FloatArray:
+            own, with_ends, among = parts()
+            constant = 0.0
+            if len(first):
+                constant = float(first[one] @ first[other]) * self._warm_up_node_variance
+            if len(ends):
+                constant += float(np.sum(among * (change[:, one] @ change[:, other].T)))
+            found = own * float(now[one] @ now[other])
+            for covariance_with_end, of_change in zip(with_ends, change, strict=True):
+                both = now[one] @ of_change[other] + now[other] @ of_change[one]
+                found += covariance_with_end * float(both)
+            found += constant
+            return found
+
+        return covariance
+
+    @cached_property
+    def _warm_up_node_variance(self) -> float:
+        """Noise variance of a column's total after the warm-up, in its lattice units squared."""
+        if self.warm_up is None:
+            return 0.0
+        leaves = self.warm_up.leaves
+        weight = self.warm_up.strategy.weights(leaves, np.array([leaves]))
+        return float(weight[0]) * self.warm_up.node_variance
+
+    def unit_std(self, leaves: IntArray, weights: tuple[float, ...] = ()) -> FloatArray:
+        """Noise std of the first reading at leaves of one segment, per unit of clipping range.
+
+        ``weights`` is the width of a grid step in each segment so far, the leaves' own last;
+        with fewer than two the range has not changed and they are not needed.  Counting is left
+        aside: exact for a leaf of one column.
+        """
+        steps = [segment.steps for segment in self.segments]
+        weights = weights or (1 / steps[0],)
+        unit = weights[-1] * steps[len(weights) - 1]
+        warm_up: Units = ()
+        if self.warm_up is not None:
+            warm_up = ((weights[0] * steps[0] / self.warm_up.steps,),)
+        found = self.covariances(leaves, [((weight,),) for weight in weights], warm_up)(0, 0)
+        return np.sqrt(np.maximum(found, 0.0)) / unit
 
     def unit_std_at(self, t: Any) -> Any:
         """Noise std of the running total released at ``t`` or last before it, per unit of range.
@@ -300,16 +395,51 @@ class Layout:
         """Observation number of the first release."""
         return self.lag or min(self.every, self.length)
 
-    def noise_std_at(self, t: Any, clipping: Range) -> Any:
+    def noise_std_at(self, t: Any, clipping: Range, rate: float | None = None) -> Any:
         """Noise std of the statistic's first number at ``t``, as if the range never changed.
 
-        Of a number or of an array.
+        Of a number or of an array.  By the clock ``rate`` is a guess of the observations for each
+        tick; the values are taken to lie at the lower end, where counting costs most.
         """
-        unit, spans = self.unit_std_at(t), self.statistic.spans(clipping)
-        widths = tuple(span.width for span in spans)
-        totals = Totals(t, (0.0,) * len(spans), lambda: (unit,) * len(spans), widths)
-        std = np.ravel(self.statistic.numbers(totals)["noise_std"]())[:: len(self.statistic.names)]
-        return std.reshape(np.shape(t)) if np.ndim(t) else float(std[0])
+        self.unit_std_at(t)  # refuses other times
+        times = np.ravel(np.asarray(t, np.int64))
+        stds = np.empty(len(times))
+        in_main = (times - self.lag) // self.every > 0
+        in_main |= (times == self.length) & (times > self.lag)
+        for inside, leaves in (
+            (~in_main, None),
+            (in_main, np.array([self.complete_leaves(int(x)) for x in times[in_main]], np.int64)),
+        ):
+            if inside.any():
+                totals = self._expected(times[inside], leaves, clipping, rate)
+                found = np.ravel(self.statistic.numbers(totals)["noise_std"]())
+                stds[inside] = found[:: len(self.statistic.names)]
+        return stds.reshape(np.shape(t)) if np.ndim(t) else float(stds[0])
+
+    def _expected(
+        self, t: IntArray, leaves: IntArray | None, clipping: Range, rate: float | None
+    ) -> Totals:
+        """Totals as they might be, for a forecast; without leaves those of the warm-up."""
+        warm_up: Units = ()
+        if self.warm_up is not None:
+            steps, count = self.warm_up_leaf.cut(self.warm_up.steps)
+            grid = Grid(clipping.lower, clipping.upper, steps, count)
+            warm_up = self.warm_up_leaf.units(grid)
+        first = np.array(warm_up)
+
+        def of_warm_up(one: int, other: int) -> FloatArray:
+            node = float(first[one] @ first[other]) * self._warm_up_node_variance
+            return np.full(len(t), node)
+
+        covariance: Callable[[int, int], FloatArray] = of_warm_up
+        readings = len(warm_up)
+        if leaves is not None:
+            units = self.leaf.units(self.grid(clipping, self.segments[-1], 0.5))
+            covariance, readings = self.covariances(leaves, [units], warm_up), len(units)
+        observations = t * 1.0 if rate is None else t * rate
+        sums = (observations * clipping.lower, observations, observations * clipping.lower)
+        complete = None if self.setting.by_clock else np.ones(len(t), bool)
+        return Totals(t, sums[:readings], covariance, clipping, complete)
 
     @cached_property
     def noise_law(self) -> str:

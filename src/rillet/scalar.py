@@ -6,13 +6,24 @@ operations in the same order.
 
 from __future__ import annotations
 
+from math import isnan
+from operator import add
 from typing import Final
 
 import numpy as np
 
 from rillet.layout import Layout
 from rillet.release import Key, Release, Rows
-from rillet.step import StreamState, draw_nodes, release_rows, segment_grid
+from rillet.step import (
+    StreamState,
+    add_back,
+    counted,
+    draw_nodes,
+    grid_of,
+    is_complete,
+    read,
+    release_rows,
+)
 
 #: Noise is read ahead for this many scalar updates at a time.
 READ_AHEAD: Final = 1024
@@ -36,26 +47,33 @@ class ScalarRun:
         mechanism, anchor = layout.main, state.anchor
         assert mechanism is not None and anchor is not None
         self._layout, self._key, self._begun, self._anchor = layout, key, state, anchor
-        grid = segment_grid(state, layout.segment_at(state.t + 1))
-        self._contribute = layout.statistic.contributor(grid)
-        (span,) = layout.statistic.spans(anchor.range)
-        self._lower, self._unit = span.lower, state.weights[-1][0]
-        (self._prefix,), (self._sum,) = anchor.prefixes, anchor.sums
-        self._corrects = anchor.corrects
+        leaf = layout.leaf
+        self._contribute = leaf.contributor(grid_of(state))
+        self._units, self._offsets = state.units[-1], leaf.offsets(anchor.range)
+        self._corrected = leaf.corrected if anchor.corrects else ()
+        self._complete = state.complete if leaf.may_be_complete else None
         self._first_leaf = layout.leaf_of(state.t + 1)
-        _, (draws,) = draw_nodes(layout, state, self._first_leaf, count)
-        self._draws: list[int] = draws.tolist()
+        _, draws = draw_nodes(layout, state, self._first_leaf, count)
+        self._draws: list[list[int]] = [nodes.tolist() for nodes in draws]
         leaves = np.arange(self._first_leaf, self._first_leaf + count)
-        weights = tuple(weight for (weight,) in state.weights)
-        self._unit_std: list[float] = layout.unit_std(leaves, weights).tolist()
-        stepper = mechanism.strategy.stepper(
-            mechanism.leaves, self._first_leaf - 1, state.encoders[0], state.decoders[0]
-        )
-        assert stepper is not None
-        self._stepper = stepper
+        self._covariances = layout.covariances(leaves, state.units, state.warm_up_units)
+        self._known: dict[tuple[int, int], list[float]] = {}
+        steppers = [
+            mechanism.strategy.stepper(mechanism.leaves, self._first_leaf - 1, encoder, decoder)
+            for encoder, decoder in zip(state.encoders, state.decoders, strict=True)
+        ]
+        self._steppers = [stepper for stepper in steppers if stepper is not None]
+        assert len(self._steppers) == len(steppers)
         self._in_leaf = (state.t - layout.lag) % layout.every
-        (self._exact_partial,) = state.exact_partial
+        self._exact_partial = state.exact_partial
         self._raw_counted: list[float] | None = None if state.exact_counts is None else []
+        self._nothing = (0,) * leaf.width
+        self._decode = self._decode_columns
+        if leaf.width == len(self._units) == 1:
+            self._decode = self._decode_column
+            self._before = anchor.prefixes[0], anchor.sums[0]
+            self._offset = self._offsets[0] if self._offsets else 0.0
+        self._missing_value = layout.missing_value
         self._t = state.t
         self._done = 0
         self.room = min(count * layout.every - self._in_leaf, _last_scalar(layout, state) - state.t)
@@ -64,9 +82,9 @@ class ScalarRun:
     @classmethod
     def begin(cls, layout: Layout, key: Key, state: StreamState) -> ScalarRun | None:
         """Begin a run that ends with the chunk; None when only blocks will do."""
-        if layout.main is None or state.t >= _last_scalar(layout, state):
+        if layout.main is None or layout.clock is not None:
             return None
-        if layout.statistic.width > 1:
+        if state.t >= _last_scalar(layout, state):
             return None
         strategy, leaves = layout.main.strategy, layout.main.leaves
         leaf = layout.leaf_of(state.t + 1)
@@ -83,6 +101,8 @@ class ScalarRun:
 
     def absorb(self, raw_value: float, at_nanoseconds: int) -> Release | None:
         """One observation.  **Privacy.** Touches raw data; see :func:`rillet.step.step`."""
+        if self._missing_value is not None and isnan(raw_value):
+            raw_value = self._missing_value
         if self._raw_counted is not None:
             self._raw_counted.append(raw_value)
         exact_units = self._contribute(raw_value)
@@ -90,47 +110,72 @@ class ScalarRun:
         self.room -= 1
         layout = self._layout
         if layout.every > 1:
-            self._exact_partial = exact_units = self._exact_partial + exact_units
+            exact_units = tuple(map(add, self._exact_partial, exact_units))
             self._in_leaf += 1
             if self._in_leaf < layout.every and t < layout.length:
+                self._exact_partial = exact_units
                 return None
-            self._in_leaf = self._exact_partial = 0
-        done, anchor = self._done, self._anchor
-        # The same operations in the same order as rillet.step.decode_sums.
-        total = (self._stepper.step(exact_units, self._draws[done]) - self._prefix) * self._unit
-        total += self._sum
-        if self._lower:
-            total += self._lower * (t - anchor.after)
-        if self._corrects:
-            total += anchor.removed + anchor.removed_each * (t - anchor.after)
-        self.latest = release = _Now(
-            self._key,
-            t,
-            at_nanoseconds,
-            (self._rows, t, total, self._unit_std[done]),
-        )
+            self._in_leaf, self._exact_partial = 0, self._nothing
+        done = self._done
+        sums = self._decode(exact_units, done, t)
+        if self._complete is not None:
+            leaf = self._first_leaf + done
+            if leaf & (leaf - 1) == 0:
+                self._complete = is_complete(layout, self._begun, leaf, t, sums[1])
+        rows = (self._rows, t, sums, done, self._complete)
+        self.latest = release = _Now(self._key, t, at_nanoseconds, rows)
         self._done = done + 1
         return release
 
-    def _rows(self, t: int, total: float, unit_std: float) -> Rows:
-        return release_rows(self._layout, self._anchor, t, (total,), (unit_std,))
+    def _decode_columns(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
+        """Encode a leaf, add its noise, decode and read."""
+        prefixes = [
+            stepper.step(units, draws[done])
+            for stepper, units, draws in zip(self._steppers, exact_units, self._draws, strict=True)
+        ]
+        sums = read(self._anchor, self._units, self._offsets, t, prefixes)
+        if self._corrected:
+            add_back(self._corrected, self._anchor, t, sums)
+        return sums
+
+    def _decode_column(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
+        """The same for one column with one reading: the same operations in the same order."""
+        total = self._steppers[0].step(exact_units[0], self._draws[0][done]) - self._before[0]
+        total *= self._units[0][0]
+        total += self._before[1]
+        anchor = self._anchor
+        if self._offset:
+            total += self._offset * (t - anchor.after)
+        if self._corrected:
+            total += anchor.removed + anchor.removed_each * (t - anchor.after)
+        return [total]
+
+    def _rows(self, t: int, sums: list[float], done: int, complete: bool | None) -> Rows:
+        def covariance(one: int, other: int) -> float:
+            known = self._known.get((one, other))
+            if known is None:
+                known = self._known[one, other] = self._covariances(one, other).tolist()
+            return known[done]
+
+        return release_rows(self._layout, self._anchor, t, tuple(sums), covariance, complete)
 
     def finish(self) -> StreamState:
         """The state that the block form would have reached."""
-        encoder, decoder = self._stepper.states()
+        states = [stepper.states() for stepper in self._steppers]
         drawn, _ = draw_nodes(self._layout, self._begun, self._first_leaf, self._done)
         exact_counts = self._begun.exact_counts
         if self._raw_counted and exact_counts is not None:
             raw_values, centre = np.array(self._raw_counted), self._begun.looks[0].centre
             exact_counts = exact_counts + self._layout.threshold.count(
-                raw_values, self._layout.bounds, centre
+                counted(self._layout, raw_values), self._layout.bounds, centre
             )
         return drawn.but(
             t=self._t,
-            exact_partial=(self._exact_partial,),
+            exact_partial=self._exact_partial,
             exact_counts=exact_counts,
-            encoders=(encoder,),
-            decoders=(decoder,),
+            encoders=tuple(encoder for encoder, _ in states),
+            decoders=tuple(decoder for _, decoder in states),
+            complete=self._begun.complete if self._complete is None else self._complete,
             latest=self.latest,
         )
 

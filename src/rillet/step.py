@@ -1,10 +1,12 @@
 """The heart of a stream: one pure step, ``(state, block) → (state, releases)``.
 
-Streams in memory, on disk, in a service and on a cluster all wrap this one function.
+Streams in memory, on disk, in a service and on a cluster all wrap it: :func:`step` for observations
+that are counted, :func:`advance` for the ticks of a clock.  They differ only in how observations
+are grouped into leaves; ``t`` is the number of observations in the one and of ticks in the other.
 
-A stream has a *warm-up*, the first ``lag`` observations, from which the clipping range is learned,
-and *segments* after it.  One strategy runs through all segments in grid steps; the width of a
-step may change from segment to segment, when the range is learned again at public times.
+A stream has a *warm-up*, the first ``lag`` observations (ticks), from which the clipping range is
+learned, and *segments* after it.  One strategy runs through all segments in grid steps; what a step
+is worth may change from segment to segment, when the range is learned again at public times.
 
 A leaf is an integer vector, as wide as the statistic needs.  Each of its columns runs through the
 strategy with nodes and noise of its own.
@@ -12,41 +14,46 @@ strategy with nodes and noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
-from rillet.gather.grid import Grid
+from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.layout import Layout, LookNoise, Segment
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Column, Key, Release, Releases
-from rillet.statistic import Range, Statistic, Totals
+from rillet.statistic import Range, Totals, Units
 from rillet.strategy.base import Levels, State
 from rillet.threshold import Look
 
 #: One entry for each column of a leaf.
 States: TypeAlias = tuple[State, ...]
-#: For a part of some releases, the noise of each column.
-UnitStds: TypeAlias = Callable[[slice], tuple[FloatArray, ...]]
+#: Gives for two readings the covariance of their noise at some releases.
+Covariance: TypeAlias = Callable[[int, int], FloatArray]
+#: Contributions are worked out for so many observations at a time.
+_AT_A_TIME: Final = 2**16
+#: So many deviations of noise explain a number of missing values that is taken for none.
+_EXPLAINED: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Anchor:
     """From where a segment counts on: public, since it holds released numbers only.
 
-    ``after`` observations had the totals ``sums`` and the decoded prefixes ``prefixes`` (lattice
-    units), one for each column; clipping is estimated to have removed ``removed`` by then, and
-    ``removed_each`` from every observation since.
+    ``after`` observations (ticks) had the readings ``sums`` and the decoded prefixes ``prefixes``
+    (lattice units), one for each column; clipping is estimated to have removed ``removed`` by then,
+    and ``removed_each`` from every observation since.
     """
 
     range: Range
     after: int = 0
-    sums: tuple[float, ...] = (0.0,)
-    prefixes: tuple[float, ...] = (0.0,)
+    sums: tuple[float, ...] = ()
+    prefixes: tuple[float, ...] = ()
     removed: float = 0.0
     removed_each: float = 0.0
     clipped_share: float = float("nan")
@@ -76,8 +83,11 @@ class StreamState:
 
     ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_counts`` the counts
     from which the range will be learned again; the encoders hold exact sums of open nodes only,
-    the decoders noisy values only.  ``looks`` are released measurements, ``weights`` the width
-    of a grid step in each segment, for each column.
+    the decoders noisy values only.  ``looks`` are released measurements, ``units`` the worth of a
+    lattice unit in each segment and ``warm_up_units`` in the warm-up; ``cut`` are the steps of the
+    lattice in force, and what an observation counts on it.  ``complete`` says whether no value is
+    taken to be missing.  By the clock ``raw_held`` are values of ticks that are not open yet, and
+    their ticks.
 
     ``ahead`` is set where the key in force has been destroyed already: the noise that was still to
     be drawn from it.  ``secret`` is then that of the next ratchet step, ``processes`` the states
@@ -92,7 +102,11 @@ class StreamState:
     exact_counts: IntArray | None = field(default=None, repr=False)
     looks: tuple[Look, ...] = field(default=(), repr=False)
     ranges: tuple[Range, ...] = ()
-    weights: tuple[tuple[float, ...], ...] = ()
+    units: tuple[Units, ...] = ()
+    warm_up_units: Units = ()
+    cut: tuple[int, int] = (1, 0)
+    complete: bool = True
+    raw_held: tuple[FloatArray, IntArray] | None = field(default=None, repr=False)
     encoders: States = field(default=(), repr=False)
     decoders: States = field(default=(), repr=False)
     processes: States = field(default=(), repr=False)
@@ -111,14 +125,12 @@ class StreamState:
 
 def start(layout: Layout, secret: Secret) -> StreamState:
     """State before the first observation.  ``secret`` is the stream's own."""
-    width = layout.statistic.width
+    width = layout.leaf.width
     state = StreamState(t=0, secret=secret, exact_partial=(0,) * width)
     if layout.declared_range is None:
         return state
-    zero = (0.0,) * width
-    return _begin_main(
-        layout, state.but(anchor=Anchor(layout.declared_range, sums=zero, prefixes=zero))
-    )
+    anchor = Anchor(layout.declared_range, prefixes=(0.0,) * width)
+    return _begin_main(layout, state.but(anchor=anchor))
 
 
 def step(
@@ -143,6 +155,7 @@ def step_parts(
 
     **Privacy.** As :func:`step`.
     """
+    assert layout.clock is None  # a tick is not an observation
     if state.t + len(raw_block) > layout.length:
         raise stream_ended(layout, state.t + len(raw_block), key)
     parts: list[Releases] = []
@@ -162,6 +175,56 @@ def step_parts(
     return state, parts
 
 
+def advance(
+    layout: Layout,
+    key: Key,
+    state: StreamState,
+    raw_values: FloatArray,
+    tick_of: IntArray,
+    until: int,
+) -> tuple[StreamState, Releases]:
+    """Absorb values of a clock's ticks and close all ticks up to ``until``, empty or not.
+
+    ``tick_of`` does not fall, and has no closed tick; what belongs to a tick after the one that is
+    open at the end is held until its tick opens.
+
+    **Privacy.** As :func:`step`, where one observation is added or removed.  A tick's leaf
+    saturates at a public number, which is 1-Lipschitz.
+    """
+    assert state.t <= until <= layout.length
+    parts: list[Releases] = []
+    if state.raw_held is not None:
+        raw_values = np.concatenate([state.raw_held[0], raw_values])
+        tick_of = np.concatenate([state.raw_held[1], tick_of])
+        order = np.argsort(tick_of, kind="stable")
+        raw_values, tick_of, state = raw_values[order], tick_of[order], state.but(raw_held=None)
+    now = int(np.searchsorted(tick_of, until + 1, side="right"))
+    if now < len(tick_of):
+        state = state.but(raw_held=(raw_values[now:].copy(), tick_of[now:].copy()))
+        raw_values, tick_of = raw_values[:now], tick_of[:now]
+    while state.t < until or len(raw_values):
+        learning = state.t < layout.lag
+        last = layout.lag if learning else layout.segment_at(state.t + 1).last
+        # Values of the tick that stays open come with the last part.
+        closed = min(until, last)
+        here = int(np.searchsorted(tick_of, min(until + 1, last), side="right"))
+        raw_part, ticks = raw_values[:here], tick_of[:here]
+        raw_values, tick_of = raw_values[here:], tick_of[here:]
+        if learning:
+            state = state.but(t=closed, raw_buffer=_buffered(state.raw_buffer, raw_part))
+            if closed == layout.lag:
+                state, released = _finish_warm_up(layout, key, state)
+                parts.append(released)
+            continue
+        state, released = _run_segment(layout, key, state, raw_part, 0, ticks, closed)
+        parts.append(released)
+    return state, Releases.join(parts) if parts else no_releases(layout, key)
+
+
+def _buffered(raw_buffer: tuple[FloatArray, ...], raw_part: FloatArray) -> tuple[FloatArray, ...]:
+    return (*raw_buffer, raw_part.copy()) if len(raw_part) else raw_buffer
+
+
 def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
     """What is raised when a block would bring a stream past its length."""
     of = f" for each key, and this block would bring key {key} to" if key else ", found"
@@ -175,7 +238,7 @@ def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
 
 
 def _finish_warm_up(
-    layout: Layout, key: Key, state: StreamState, at: int
+    layout: Layout, key: Key, state: StreamState, at: int = 0
 ) -> tuple[StreamState, Releases]:
     """Learn the range from the buffer, release its total, forget the buffer.
 
@@ -183,52 +246,104 @@ def _finish_warm_up(
     warm-up's.  The total is clipped to the learned range too: unclipped it could move by the whole
     public range.
     """
-    mechanism, statistic = layout.warm_up, layout.statistic
+    mechanism, leaf = layout.warm_up, layout.warm_up_leaf
     assert mechanism is not None
-    raw_values = np.concatenate(state.raw_buffer)
+    raw_values = np.concatenate([np.empty(0), *state.raw_buffer])
     look = layout.threshold.measure(
-        raw_values, layout.bounds, layout.threshold_budget, layout.guarantee.delta, state.secret
+        counted(layout, raw_values),
+        layout.bounds,
+        layout.threshold_budget,
+        layout.guarantee.delta,
+        state.secret,
+        layout.setting,
     )
-    state, anchor = _judge(layout, state, look, layout.lag)
-    grid = Grid(anchor.range.lower, anchor.range.upper, mechanism.steps)
-    zero = (0,) * statistic.width
-    exact_leaves, _ = _group(
-        statistic.contribute(raw_values, grid), zero, layout.warm_up_every, 0, last=True
-    )
+    observed = None
+    if layout.clock is None:
+        look = replace(look, observations=layout.lag)  # public, whatever is missing
+    else:
+        observed = look.observations
+    state, anchor = _judge(layout, state, look, layout.lag, observed)
+    grid = Grid(anchor.range.lower, anchor.range.upper, *leaf.cut(mechanism.steps))
+    zero = (0,) * leaf.width
+    every = layout.lag if layout.clock is not None else layout.warm_up_every
+    if layout.clock is None:
+        exact_leaves, _ = _group(leaf.contribute(raw_values, grid), zero, every, 0, last=True)
+    else:
+        exact_sums = _sum_up(lambda raw_part: leaf.contribute(raw_part, grid), raw_values, zero)
+        most = LARGEST_SUM
+        exact_leaves = [np.array([min(max(total, -most), most)]) for total in exact_sums]
     strategy, leaves, count = mechanism.strategy, mechanism.leaves, len(exact_leaves[0])
-    t = np.minimum(np.arange(1, count + 1) * layout.warm_up_every, layout.lag)
-    sums = []
-    for column, (exact_column, span) in enumerate(
-        zip(exact_leaves, statistic.spans(anchor.range), strict=True)
-    ):
+    t = np.minimum(np.arange(1, count + 1) * every, layout.lag)
+    prefixes = []
+    for column, exact_column in enumerate(exact_leaves):
         encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
         _, exact_nodes = encoder.encode(encoder.start(), 1, exact_column)
         process = strategy.noise_process(leaves)
         levels = mechanism.levels(state.secret, "warm-up", column=column)
         _, noise = process.draw(process.start(), levels, 1, len(exact_nodes))
-        _, prefix = decoder.decode(decoder.start(), 1, exact_nodes + noise)
-        sums.append(prefix * (span.width / grid.steps) + span.lower * t)
-    unit_std = np.sqrt(mechanism.unit_variance(np.arange(1, count + 1)))
+        prefixes.append(decoder.decode(decoder.start(), 1, exact_nodes + noise)[1])
+    units, offsets = leaf.units(grid), leaf.offsets(anchor.range)
+    nothing = replace(anchor, sums=(0.0,) * len(units), prefixes=(0.0,) * leaf.width)
+    sums = read(nothing, units, offsets, t, [prefix * 1.0 for prefix in prefixes])
+    variance = strategy.weights(leaves, np.arange(1, count + 1)) * mechanism.node_variance
+
+    def covariance(one: int, other: int) -> FloatArray:
+        return variance * float(np.array(units[one]) @ np.array(units[other]))
+
     anchor = replace(
         anchor,
         after=layout.lag,
         sums=tuple(float(total[-1]) for total in sums),
-        prefixes=(0.0,) * statistic.width,
+        prefixes=(0.0,) * leaf.width,
     )
-    if anchor.removed:
-        sums[0] = sums[0] + anchor.removed / layout.lag * t
+    if layout.clock is not None and leaf.count_reading is not None:
+        # From now on: the sum of many noisy counts knows less about their number.
+        counted_now = max(1, round(anchor.sums[leaf.count_reading]))
+        state = state.but(looks=(replace(look, observations=counted_now),))
+    complete = None
+    if leaf.may_be_complete:
+        complete = np.abs(t - sums[1]) <= _EXPLAINED * np.sqrt(covariance(1, 1))
+        state = state.but(complete=bool(complete[-1]))
+    for reading, _ in leaf.corrected:
+        sums[reading] = sums[reading] + anchor.removed / layout.lag * t
     releases = _releases(
-        layout, key, t, at, sums, lambda part: (unit_std[part],) * statistic.width, anchor
+        layout,
+        key,
+        t,
+        at,
+        sums,
+        lambda part: lambda one, other: covariance(one, other)[part],
+        anchor,
+        complete,
     )
     last = releases[-1:]
     state = state.but(
         raw_buffer=(),
         anchor=anchor,
         ranges=(anchor.range,),
+        warm_up_units=units,
         backfill=releases if layout.backfill else None,
-        latest=Release(key, layout.lag, at, (lambda: last[-1].rows,)),
+        latest=Release(key, layout.lag, int(last.at.view(np.int64)[0]), (lambda: last[-1].rows,)),
     )
     return _begin_main(layout, state), last
+
+
+def counted(layout: Layout, raw_values: FloatArray) -> FloatArray:
+    """The values that enter counts: missing ones do not, where their number is protected."""
+    return raw_values[~np.isnan(raw_values)] if layout.setting.hides_count else raw_values
+
+
+def _sum_up(
+    contribute: Callable[[FloatArray], IntArray], raw_values: FloatArray, start: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Exact sums of the contributions of many observations, in flat memory."""
+    exact_sums = list(start)
+    for first in range(0, len(raw_values), _AT_A_TIME):
+        exact_units = contribute(raw_values[first : first + _AT_A_TIME])
+        exact_columns = [exact_units] if exact_units.ndim == 1 else list(exact_units.T)
+        for column, exact_column in enumerate(exact_columns):
+            exact_sums[column] += int(exact_column.sum())
+    return tuple(exact_sums)
 
 
 # --- Segments ------------------------------------------------------------------------------------
@@ -239,7 +354,7 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
     secret = state.secret.ratchet()
     if layout.main is None:
         return state.but(secret=secret)
-    strategy, leaves, width = layout.main.strategy, layout.main.leaves, layout.statistic.width
+    strategy, leaves, width = layout.main.strategy, layout.main.leaves, layout.leaf.width
     state = state.but(
         secret=secret,
         encoders=(strategy.encoder(leaves).start(),) * width,
@@ -253,19 +368,27 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
 def _levels(layout: Layout, secret: Secret) -> tuple[Levels, ...]:
     assert layout.main is not None
     return tuple(
-        layout.main.levels(secret, "main", column=column)
-        for column in range(layout.statistic.width)
+        layout.main.levels(secret, "main", column=column) for column in range(layout.leaf.width)
     )
 
 
 def _begin_segment(layout: Layout, state: StreamState, segment: Segment) -> StreamState:
-    """Note the width of a grid step from now on; start empty counts where they are wanted."""
-    assert state.anchor is not None
-    units = tuple(span.width / segment.steps for span in layout.statistic.spans(state.anchor.range))
+    """Choose the lattice from now on; start empty counts where they are wanted."""
+    anchor = state.anchor
+    assert anchor is not None
+    share = 0.5
+    if layout.leaf.splits and anchor.sums:
+        share = layout.statistic.count_share(anchor.sums, anchor.range)
+    grid = layout.grid(anchor.range, segment, share)
+    units = layout.leaf.units(grid)
+    if not anchor.sums:
+        state = state.but(anchor=replace(anchor, sums=(0.0,) * len(units)))
     exact_counts = None
     if segment.look is not None:
         exact_counts = layout.threshold.count(np.empty(0), layout.bounds, _centre(state))
-    return state.but(weights=(*state.weights, units), exact_counts=exact_counts)
+    return state.but(
+        units=(*state.units, units), cut=(grid.steps, grid.count), exact_counts=exact_counts
+    )
 
 
 def _centre(state: StreamState) -> float | None:
@@ -273,10 +396,10 @@ def _centre(state: StreamState) -> float | None:
     return state.looks[0].centre if state.looks else None
 
 
-def segment_grid(state: StreamState, segment: Segment) -> Grid:
+def grid_of(state: StreamState) -> Grid:
     """The lattice in force."""
     assert state.anchor is not None
-    return Grid(state.anchor.range.lower, state.anchor.range.upper, segment.steps)
+    return Grid(state.anchor.range.lower, state.anchor.range.upper, *state.cut)
 
 
 def _group(
@@ -308,8 +431,92 @@ def _group(
     return exact_leaves, tuple(open_sums)
 
 
+class _Chunk(NamedTuple):
+    """Some observations under one key of the secret, and the leaves that they complete.
+
+    ``t`` is the time after them, ``exact_partial`` the leaf that is open then.
+    """
+
+    raw_values: FloatArray
+    exact_leaves: list[IntArray]
+    exact_partial: tuple[int, ...]
+    t: int
+
+
+def _gather(
+    layout: Layout,
+    state: StreamState,
+    raw_block: FloatArray,
+    tick_of: IntArray | None,
+    until: int,
+) -> Iterator[_Chunk]:
+    """Group observations into leaves: of ``every``, or of ticks up to ``until`` and the open one.
+
+    In chunks that end where the secret moves on.  **Privacy.** Touches raw data.
+    """
+    leaf, grid, t, exact_partial = layout.leaf, grid_of(state), state.t, state.exact_partial
+    if tick_of is None:
+        for raw_chunk in _chunks(layout, t, raw_block):
+            end = t + len(raw_chunk)
+            exact_leaves, exact_partial = _group(
+                leaf.contribute(raw_chunk, grid),
+                exact_partial,
+                layout.every,
+                (t - layout.lag) % layout.every,
+                last=end == layout.length,
+            )
+            t = end
+            yield _Chunk(raw_chunk, exact_leaves, exact_partial, t)
+        return
+    every = layout.ratchet_every
+    while t < until or len(raw_block):
+        end = min(until, layout.lag + ((t - layout.lag) // every + 1) * every)
+        here = len(raw_block) if end == until else int(np.searchsorted(tick_of, end, "right"))
+        raw_chunk, ticks = raw_block[:here], tick_of[:here]
+        raw_block, tick_of = raw_block[here:], tick_of[here:]
+        exact_leaves, exact_partial = _group_ticks(
+            layout, grid, raw_chunk, ticks - (t + 1), end - t, exact_partial
+        )
+        t = end
+        yield _Chunk(raw_chunk, exact_leaves, exact_partial, t)
+
+
+def _group_ticks(
+    layout: Layout,
+    grid: Grid,
+    raw_values: FloatArray,
+    place: IntArray,
+    ticks: int,
+    exact_partial: tuple[int, ...],
+) -> tuple[list[IntArray], tuple[int, ...]]:
+    """Sum observations into the leaves of ``ticks`` ticks and of the open one behind them.
+
+    ``place`` counts ticks from 0 and does not fall.  **Privacy.** Touches raw data; a leaf
+    saturates.
+    """
+    exact_sums = np.zeros((layout.leaf.width, ticks + 1), np.int64)
+    exact_sums[:, 0] = exact_partial
+    for start in range(0, len(raw_values), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        exact_units = layout.leaf.contribute(raw_values[part], grid)
+        first, last = int(place[part][0]), int(place[part][-1])
+        ends = np.searchsorted(place[part], np.arange(first, last + 1), side="right")
+        exact_running = np.zeros((len(exact_units) + 1, layout.leaf.width), np.int64)
+        np.cumsum(exact_units.reshape(len(exact_units), -1), axis=0, out=exact_running[1:])
+        exact_sums[:, first : last + 1] += np.diff(exact_running[ends], axis=0, prepend=0).T
+    most = layout.largest_leaf
+    exact_leaves = list(np.clip(exact_sums[:, :ticks], -most, most))
+    return exact_leaves, tuple(exact_sums[:, ticks].tolist())
+
+
 def _run_segment(
-    layout: Layout, key: Key, state: StreamState, raw_block: FloatArray, at: int
+    layout: Layout,
+    key: Key,
+    state: StreamState,
+    raw_block: FloatArray,
+    at: int,
+    tick_of: IntArray | None = None,
+    until: int = 0,
 ) -> tuple[StreamState, Releases]:
     """Clip, quantise, group into leaves, encode, add noise, decode; in cache-sized chunks.
 
@@ -317,65 +524,61 @@ def _run_segment(
     """
     anchor, segment = state.anchor, layout.segment_at(state.t + 1)
     assert anchor is not None
-    grid, statistic = segment_grid(state, segment), layout.statistic
+    leaf = layout.leaf
+    end = state.t + len(raw_block) if tick_of is None else until
     first_leaf = layout.leaf_of(state.t + 1)
-    count = layout.complete_leaves(state.t + len(raw_block)) - first_leaf + 1
-    prefixes = [np.empty(count) for _ in range(statistic.width)]
+    prefixes = [
+        np.empty(max(0, layout.complete_leaves(end) - first_leaf + 1)) for _ in range(leaf.width)
+    ]
     done = 0
-    for raw_chunk in _chunks(layout, state.t, raw_block):
-        exact_leaves, exact_partial = _group(
-            statistic.contribute(raw_chunk, grid),
-            state.exact_partial,
-            layout.every,
-            (state.t - layout.lag) % layout.every,
-            last=state.t + len(raw_chunk) == layout.length,
-        )
+    for chunk in _gather(layout, state, raw_block, tick_of, until):
         exact_counts = state.exact_counts
         if exact_counts is not None:
+            raw_counted = counted(layout, chunk.raw_values)
             exact_counts = exact_counts + layout.threshold.count(
-                raw_chunk, layout.bounds, _centre(state)
+                raw_counted, layout.bounds, _centre(state)
             )
-        state = state.but(
-            t=state.t + len(raw_chunk), exact_partial=exact_partial, exact_counts=exact_counts
-        )
-        added = len(exact_leaves[0])
+        state = state.but(t=chunk.t, exact_partial=chunk.exact_partial, exact_counts=exact_counts)
+        added = len(chunk.exact_leaves[0])
         if added:
-            state, decoded = _release_leaves(layout, state, first_leaf + done, exact_leaves)
+            state, decoded = _release_leaves(layout, state, first_leaf + done, chunk.exact_leaves)
             for prefix, part in zip(prefixes, decoded, strict=True):
                 prefix[done : done + added] = part
             done += added
-    last_prefixes = tuple(float(prefix[-1]) for prefix in prefixes) if done else ()
+    if not done:
+        return state, no_releases(layout, key)
+    last_prefixes = tuple(float(prefix[-1]) for prefix in prefixes)
     t = layout.release_times(first_leaf, done)
-    sums = decode_sums(anchor, statistic.spans(anchor.range), state.weights[-1], t, prefixes)
-    plain_last = tuple(float(total[-1]) for total in sums) if done else ()
-    if anchor.corrects:
-        sums[0] += anchor.removed + anchor.removed_each * (t - anchor.after)
-    weights = state.weights
-    if state.t == segment.last and segment.look is not None:
+    units, warm_up = state.units, state.warm_up_units
+    sums = read(anchor, units[-1], leaf.offsets(anchor.range), t, prefixes)
+    plain_last = tuple(float(total[-1]) for total in sums)
+    add_back(leaf.corrected, anchor, t, sums)
+    complete = None
+    if leaf.may_be_complete:
+        complete = _taken_for_complete(layout, state, first_leaf, t, sums)
+        state = state.but(complete=bool(complete[-1]))
+    if state.t == segment.last and (segment.look is not None or state.t < layout.length):
         state = _finish_segment(layout, state, segment.look, plain_last, last_prefixes)
-        if done and state.t == layout.length and state.anchor is not None:
-            sums[0][-1] = plain_last[0] + state.anchor.removed
-    unit_stds = partial(_unit_stds, layout, weights, first_leaf)
-    releases = _releases(layout, key, t, at, sums, unit_stds, anchor)
-    if done:
-        last, last_sums = int(t[-1]), tuple(float(total[-1]) for total in sums)
-        latest = _latest_rows, layout, anchor, last, last_sums, weights, first_leaf + done - 1
-        state = state.but(latest=Release(key, last, at, latest))
-    return state, releases
+        if state.t == layout.length and segment.look is not None:
+            assert state.anchor is not None
+            for reading, _ in leaf.corrected:
+                sums[reading][-1] = plain_last[reading] + state.anchor.removed
+    covariance = partial(_covariances, layout, units, warm_up, first_leaf)
+    releases = _releases(layout, key, t, at, sums, covariance, anchor, complete)
+    last, last_sums = int(t[-1]), tuple(float(total[-1]) for total in sums)
+    last_complete = None if complete is None else bool(complete[-1])
+    of_last = partial(covariance, slice(done - 1, done))
+    latest = _latest_rows, layout, anchor, last, last_sums, of_last, last_complete
+    last_at = int(_times(layout, t[-1:], at)[0])
+    return state.but(latest=Release(key, last, last_at, latest)), releases
 
 
-def _unit_stds(
-    layout: Layout, weights: tuple[tuple[float, ...], ...], first_leaf: int, part: slice
-) -> tuple[FloatArray, ...]:
-    """The noise of each column at some leaves from the first on; equal weights share it."""
+def _covariances(
+    layout: Layout, units: tuple[Units, ...], warm_up: Units, first_leaf: int, part: slice
+) -> Covariance:
+    """Covariances at some leaves of one segment, counted from the first."""
     leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
-    known: dict[tuple[float, ...], FloatArray] = {}
-    columns = []
-    for of_column in zip(*weights, strict=True):
-        if of_column not in known:
-            known[of_column] = layout.unit_std(leaves, of_column)
-        columns.append(known[of_column])
-    return tuple(columns)
+    return layout.covariances(leaves, units, warm_up)
 
 
 def _latest_rows(
@@ -383,37 +586,75 @@ def _latest_rows(
     anchor: Anchor,
     t: int,
     sums: tuple[float, ...],
-    weights: tuple[tuple[float, ...], ...],
-    leaf: int,
+    covariances: Callable[[], Covariance],
+    complete: bool | None,
 ) -> list[dict[str, Any]]:
-    unit_stds = _unit_stds(layout, weights, leaf, slice(0, 1))
-    return release_rows(layout, anchor, t, sums, tuple(float(std[0]) for std in unit_stds))
+    found = covariances()
+    return release_rows(
+        layout, anchor, t, sums, lambda one, other: float(found(one, other)[0]), complete
+    )
 
 
-def decode_sums(
-    anchor: Anchor,
-    spans: tuple[Range, ...],
-    units: tuple[float, ...],
-    t: Any,
-    prefixes: list[Any],
+def read(
+    anchor: Anchor, units: Units, offsets: tuple[float, ...], t: Any, prefixes: list[Any]
 ) -> list[Any]:
-    """Totals in the data's unit from decoded prefixes, in place for arrays; also of numbers."""
+    """Readings from decoded prefixes, which are used up; of arrays or of numbers alike."""
+    for column, before in enumerate(anchor.prefixes):
+        prefixes[column] -= before
     sums = []
-    for column, prefix in enumerate(prefixes):
-        total = prefix
-        total -= anchor.prefixes[column]
-        total *= units[column]
-        total += anchor.sums[column]
-        if spans[column].lower:
-            total += spans[column].lower * (t - anchor.after)
+    for reading, worth in enumerate(units):
+        total = prefixes[0] * worth[0]
+        for prefix, each in zip(prefixes[1:], worth[1:], strict=True):
+            if each:
+                total += prefix * each
+        total += anchor.sums[reading]
+        if offsets and offsets[reading]:
+            total += offsets[reading] * (t - anchor.after)
         sums.append(total)
     return sums
+
+
+def add_back(
+    corrected: tuple[tuple[int, int | None], ...], anchor: Anchor, t: Any, sums: list[Any]
+) -> None:
+    """Add the mass that clipping is estimated to have removed, in place."""
+    if anchor.corrects:
+        for reading, count in corrected:
+            sums[reading] += removed_by(anchor, count, t, sums)
+
+
+def removed_by(anchor: Anchor, count: int | None, t: Any, sums: Sequence[Any]) -> Any:
+    """The mass that clipping is estimated to have removed by ``t``, or by a released count."""
+    since = t - anchor.after if count is None else sums[count] - anchor.sums[count]
+    return anchor.removed + anchor.removed_each * since
+
+
+def _taken_for_complete(
+    layout: Layout, state: StreamState, first_leaf: int, t: IntArray, sums: list[FloatArray]
+) -> NDArray[np.bool_]:
+    """Whether no value is taken to be missing, decided at leaves that are powers of two.
+
+    **Privacy.** Post-processing of released counts.
+    """
+    complete = np.full(len(t), state.complete)
+    power = 1 << (first_leaf - 1).bit_length()
+    while power < first_leaf + len(t):
+        place = power - first_leaf
+        complete[place:] = is_complete(layout, state, power, int(t[place]), float(sums[1][place]))
+        power *= 2
+    return complete
+
+
+def is_complete(layout: Layout, state: StreamState, leaf: int, t: int, count: float) -> bool:
+    """Whether a released count of ``t`` observations is all of them, as far as noise can tell."""
+    variance = layout.covariances(np.array([leaf]), state.units, state.warm_up_units)(1, 1)
+    return bool(abs(t - count) <= _EXPLAINED * float(variance[0]) ** 0.5)
 
 
 def _finish_segment(
     layout: Layout,
     state: StreamState,
-    noise: LookNoise,
+    noise: LookNoise | None,
     last_sums: tuple[float, ...],
     last_prefixes: tuple[float, ...],
 ) -> StreamState:
@@ -421,30 +662,48 @@ def _finish_segment(
 
     **Privacy.** Costs the observations of the segment what the look says.
     """
-    exact_counts = state.exact_counts
-    assert exact_counts is not None
-    if state.ahead is not None and state.t in state.ahead.looks:
-        draws = state.ahead.looks[state.t]
-    else:
-        draws = look_noise(noise, state.secret, state.t, len(exact_counts))
-    look = later_look(noise, exact_counts, draws, _centre(state))
-    state, anchor = _judge(layout, state.but(exact_counts=None), look, state.t)
-    state = state.but(
-        anchor=replace(anchor, after=state.t, sums=last_sums, prefixes=last_prefixes),
-        ranges=(*state.ranges, anchor.range),
-    )
+    anchor, exact_counts = state.anchor, state.exact_counts
+    assert anchor is not None
+    if noise is not None:
+        assert exact_counts is not None
+        if state.ahead is not None and state.t in state.ahead.looks:
+            draws = state.ahead.looks[state.t]
+        else:
+            draws = look_noise(noise, state.secret, state.t, len(exact_counts))
+        observed = values = None
+        if layout.leaf.count_reading is not None:
+            observed = last_sums[layout.leaf.count_reading]
+            if layout.setting.by_clock or not state.complete:
+                values = max(1, round(observed - anchor.sums[layout.leaf.count_reading]))
+        look = later_look(noise, exact_counts, draws, _centre(state), values)
+        state, anchor = _judge(
+            layout,
+            state.but(exact_counts=None),
+            look,
+            state.t,
+            observed if layout.setting.by_clock else None,
+        )
+        state = state.but(ranges=(*state.ranges, anchor.range))
+    elif layout.leaf.corrected:
+        count = layout.leaf.corrected[0][1]
+        anchor = replace(anchor, removed=removed_by(anchor, count, state.t, last_sums))
+    state = state.but(anchor=replace(anchor, after=state.t, sums=last_sums, prefixes=last_prefixes))
     if state.t == layout.length:
         return state
     return _begin_segment(layout, state, layout.segment_at(state.t + 1))
 
 
-def _judge(layout: Layout, state: StreamState, look: Look, t: int) -> tuple[StreamState, Anchor]:
+def _judge(
+    layout: Layout, state: StreamState, look: Look, t: int, observed: float | None
+) -> tuple[StreamState, Anchor]:
     """Choose a range from all looks, and estimate what clipping removes.
 
-    **Privacy.** Post-processing of released looks.
+    ``observed`` is the released number of observations so far, by the clock.  **Privacy.**
+    Post-processing of released looks.
     """
     looks = (*state.looks, look)
-    finding = layout.threshold.judge(layout.bounds, looks, state.ranges, layout.outlook(t))
+    outlook = layout.outlook(t, observed)
+    finding = layout.threshold.judge(layout.bounds, looks, state.ranges, outlook)
     anchor = Anchor(
         finding.range,
         removed=finding.removed if layout.statistic.clips else 0.0,
@@ -455,10 +714,23 @@ def _judge(layout: Layout, state: StreamState, look: Look, t: int) -> tuple[Stre
 
 
 def later_look(
-    noise: LookNoise, exact_counts: IntArray, draws: IntArray, centre: float | None
+    noise: LookNoise,
+    exact_counts: IntArray,
+    draws: IntArray,
+    centre: float | None,
+    observations: int | None = None,
 ) -> Look:
-    """Release counts.  **Privacy.** Costs each observation that was counted ``noise.cost``."""
-    return Look(noise.observations, exact_counts + draws, noise.scale, noise.law, centre)
+    """Release counts.  **Privacy.** Costs each observation that was counted ``noise.cost``.
+
+    ``observations`` is the released number of them, where it is not public.
+    """
+    return Look(
+        noise.observations if observations is None else observations,
+        exact_counts + draws,
+        noise.scale,
+        noise.law,
+        centre,
+    )
 
 
 def look_noise(noise: LookNoise, secret: Secret, t: int, count: int) -> IntArray:
@@ -563,19 +835,20 @@ def _releases(
     t: IntArray,
     at: int,
     sums: list[FloatArray],
-    unit_stds: UnitStds,
+    covariance: Callable[[slice], Covariance],
     anchor: Anchor,
+    complete: NDArray[np.bool_] | None = None,
 ) -> Releases:
     statistic, rows = layout.statistic, len(t) * len(layout.statistic.names)
-    numbers = _Numbers(statistic, t, sums, unit_stds, anchor.range)
-    columns: dict[str, Column] = dict.fromkeys(_numbers_of(statistic), numbers)
+    numbers = _Numbers(layout, t, sums, covariance, anchor.range, complete)
+    columns: dict[str, Column] = dict.fromkeys(_numbers_of(layout), numbers)
     for name, value in _clipping(layout, anchor).items():
         columns[name] = _constant(value, rows)
     return Releases(
         (key,),
         _constant_integer(0, len(t)),
         t,
-        _constant_integer(at, len(t)),
+        _times(layout, t, at),
         statistic.names,
         columns,
         layout.noise_law,
@@ -590,25 +863,30 @@ class _Numbers:
     (Objects and no closures: each key of a block has its own, and a closure is many objects.)
     """
 
-    __slots__ = ("asked", "known", "numbers", "statistic", "sums", "t", "unit_stds", "widths")
+    __slots__ = (
+        *("asked", "clipping", "complete", "covariance", "known"),
+        *("layout", "numbers", "sums", "t"),
+    )
 
     def __init__(
         self,
-        statistic: Statistic,
+        layout: Layout,
         t: IntArray,
         sums: list[FloatArray],
-        unit_stds: UnitStds,
+        covariance: Callable[[slice], Covariance],
         clipping: Range,
+        complete: NDArray[np.bool_] | None,
     ) -> None:
-        self.statistic, self.t, self.sums, self.unit_stds = statistic, t, sums, unit_stds
-        self.widths = _widths(statistic, clipping)
+        self.layout, self.t, self.sums, self.covariance = layout, t, sums, covariance
+        self.clipping, self.complete = clipping, complete
         self.asked: tuple[int, int] | None = None
 
     def __call__(self, name: str, part: slice) -> FloatArray:
         if self.asked != (part.start, part.stop):
             self.asked = part.start, part.stop
-            names = len(self.statistic.names)
-            self.numbers = self.statistic.numbers(
+            statistic = self.layout.statistic
+            names = len(statistic.names)
+            self.numbers = statistic.numbers(
                 self._totals(slice(part.start // names, part.stop // names))
             )
             self.known: dict[Callable[[], Any], FloatArray] = {}
@@ -618,18 +896,24 @@ class _Numbers:
         return self.known[number]
 
     def _totals(self, part: slice) -> Totals:
-        unit_stds = cache(partial(self.unit_stds, part))
         return Totals(
-            self.t[part], tuple(total[part] for total in self.sums), unit_stds, self.widths
+            None if self.layout.setting.by_clock else self.t[part],
+            tuple(total[part] for total in self.sums),
+            cache(self.covariance(part)),
+            self.clipping,
+            None if self.complete is None else self.complete[part],
         )
 
 
-@cache
-def _numbers_of(statistic: Statistic) -> tuple[str, ...]:
+def _numbers_of(layout: Layout) -> tuple[str, ...]:
     """Which numbers of the record a statistic has."""
-    nothing = (np.empty(0),) * statistic.width
-    ones = (1.0,) * statistic.width
-    return tuple(statistic.numbers(Totals(nothing[0], nothing, lambda: nothing, ones)))
+    known: tuple[str, ...] | None = layout.__dict__.get("_numbers")
+    if known is None:
+        grid = Grid(0.0, 1.0, *layout.leaf.cut(2))
+        nothing = (np.empty(0),) * len(layout.leaf.units(grid))
+        totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0))
+        known = layout.__dict__["_numbers"] = tuple(layout.statistic.numbers(totals))
+    return known
 
 
 def release_rows(
@@ -637,12 +921,14 @@ def release_rows(
     anchor: Anchor,
     t: int,
     sums: tuple[float, ...],
-    unit_stds: tuple[float, ...],
+    covariance: Callable[[int, int], float],
+    complete: bool | None = None,
 ) -> list[dict[str, Any]]:
     """The rows of one release."""
     statistic = layout.statistic
-    totals = Totals(t, sums, lambda: unit_stds, _widths(statistic, anchor.range))
-    numbers = {name: number() for name, number in statistic.numbers(totals).items()}
+    count = None if layout.setting.by_clock else t
+    totals = Totals(count, sums, covariance, anchor.range, complete)
+    found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
         **_clipping(layout, anchor),
         "noise_law": layout.noise_law,
@@ -650,15 +936,17 @@ def release_rows(
     }
     unknown = dict.fromkeys(NUMBERS, float("nan"))
     if len(statistic.names) == 1:
+        numbers = {name: float(number) for name, number in found.items()}
         return [{**unknown, "name": statistic.names[0], **numbers, **shared}]
     return [
-        {**unknown, "name": name, **{n: float(v[row]) for n, v in numbers.items()}, **shared}
+        {**unknown, "name": name, **{n: float(v[row]) for n, v in found.items()}, **shared}
         for row, name in enumerate(statistic.names)
     ]
 
 
-def _widths(statistic: Statistic, clipping: Range) -> tuple[float, ...]:
-    return tuple(span.width for span in statistic.spans(clipping))
+def _times(layout: Layout, t: IntArray, at: int) -> IntArray:
+    """When releases come: at the end of their ticks, or all of them now."""
+    return _constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
 
 
 def _clipping(layout: Layout, anchor: Anchor) -> dict[str, float]:
@@ -683,8 +971,13 @@ def _constant_integer(value: int, count: int) -> IntArray:
 def no_releases(layout: Layout, key: Key = ()) -> Releases:
     """An empty table of a plan's releases."""
     empty = np.empty(0)
-    width = layout.statistic.width
-    nothing = Anchor(Range(0.0, 0.0))
+    nothing = [empty] * len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
     return _releases(
-        layout, key, np.empty(0, np.int64), 0, [empty] * width, lambda _: (empty,) * width, nothing
+        layout,
+        key,
+        np.empty(0, np.int64),
+        0,
+        nothing,
+        lambda _: lambda *_: empty,
+        Anchor(Range(0.0, 0.0)),
     )

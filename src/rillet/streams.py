@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rillet.errors import NotReady, ParameterError, StateError
+from rillet.gather.clock import Clock, as_times
 from rillet.gather.observations import as_float, as_observations
 from rillet.layout import Layout, SharedThreshold
 from rillet.noise import FloatArray, IntArray, Secret
@@ -31,9 +32,9 @@ from rillet.scalar import ScalarRun
 from rillet.state.base import Absorbed, Kept, MemoryStore, Pool, Progress, Store
 from rillet.state.uses import POOL, Guard
 from rillet.statistic import Range, Totals
-from rillet.step import StreamState, no_releases, step_parts, stream_ended
+from rillet.step import StreamState, advance, counted, no_releases, step_parts, stream_ended
 from rillet.threshold import Outlook
-from rillet.times import now
+from rillet.times import moment, now
 
 if TYPE_CHECKING:
     from rillet.privacy import Charges
@@ -99,9 +100,17 @@ class Streams(_Single):
 
     # --- absorbing -------------------------------------------------------------------------------
 
-    def update(self, value: float, *, key: Key | str | int = ()) -> Release | None:
-        """Absorb one observation of a key; return its latest release if there is a new one."""
+    def update(
+        self, value: float, *, key: Key | str | int = (), at: object = None
+    ) -> Release | None:
+        """Absorb one observation of a key; return its latest release if there is a new one.
+
+        By the clock ``at`` is its time (now, if none is given) and nothing is returned.
+        """
         index = self._index(key)
+        if self._clock("at", at) is not None:
+            self.update_many([value], key=key, at=at)
+            return None
         with self._settled():
             before = self._read(index).state.latest
             self.absorb(np.array([as_float(value)]), np.array([index]))
@@ -113,11 +122,17 @@ class Streams(_Single):
         values: ArrayLike | Iterable[object],
         *,
         key: Sequence[Key | str | int] | Key | str | int = (),
+        at: object = None,
     ) -> Releases:
         """Absorb many observations, in order; return all releases in their order.
 
         ``key`` is the key of all of them, or has one key for each.  A key that was not declared is
         an error, and nothing is absorbed.
+
+        By the clock ``at`` is the time of all of them, or has one for each (aware datetimes, ISO
+        8601 with a zone, seconds since 1970, or arrays of these); without it they come now.  What
+        has no time, or one outside the plan's, is left out.  Nothing is returned then: only
+        :meth:`advance` releases.
         """
         raw_values = as_observations(values)
         if not isinstance(key, tuple | str | int):
@@ -128,7 +143,35 @@ class Streams(_Single):
                 )
         else:
             key_of = one_key(self._index(key), len(raw_values))
-        return self.absorb(raw_values, key_of)
+        clock = self._clock("at", at)
+        if clock is None:
+            return self.absorb(raw_values, key_of)
+        given = time_ns() / 1e9 if at is None else at
+        tick_of = clock.tick_of(as_times(given, len(raw_values), clock.zone))
+        with self._settled():
+            return self.absorb_ticks(raw_values, key_of, tick_of, self._store.progress.ticks)
+
+    def advance(self, *, until: object = None) -> Releases:
+        """By the clock: close all ticks that have ended by this time (now, if none is given).
+
+        Each of them is released, for every key, empty or not.  Call it when the time has come,
+        whatever has arrived until then.
+        """
+        clock = self._clock("until", ...)
+        assert clock is not None
+        reached = now() if until is None else moment(until, clock.zone, "until")
+        with self._settled():
+            closed = min(clock.closed_by(reached), self._planned.length)
+            nothing = np.empty(0, np.int64)
+            ticks = max(closed, self._store.progress.ticks)
+            return self.absorb_ticks(np.empty(0), nothing, nothing, ticks)
+
+    def _clock(self, name: str, given: object) -> Clock | None:
+        clock = self._planned.clock
+        if clock is None and given is not None:
+            found = "a plan by count" if given is ... else given
+            raise ParameterError(name, 'a plan by the clock, as with every="1h"', found)
+        return clock
 
     def absorb(
         self,
@@ -212,16 +255,102 @@ class Streams(_Single):
             self._late = late[0] if late else None
             return releases
 
+    def absorb_ticks(
+        self,
+        raw_values: FloatArray,
+        key_of: IntArray,
+        tick_of: IntArray,
+        until: int,
+        *,
+        sequence: IntArray | None = None,
+        absorbed: Absorbed | None = None,
+    ) -> Releases:
+        """By the clock: absorb values of ticks, and close all ticks up to ``until``.
+
+        ``tick_of`` counts from 1.  What belongs to a closed tick enters the one that is open, or
+        nowhere, as the plan says; what belongs to one that is not open yet is held, or left out; so
+        is what lies outside the plan's ticks.  The rest is as :meth:`absorb`.
+
+        **Privacy.** As :func:`rillet.step.advance`, for each key.  Which tick a value enters
+        follows from its own time and from public times.
+        """
+        clock, layout = self._planned.clock, self.layout
+        assert clock is not None
+        if self._guard is not None:
+            raise StateError(
+                "secret: expected a fresh one by the clock, since what a given one, or that of a "
+                "snapshot, was used for is not compared there; leave secret out, or keep the state "
+                "in a folder"
+            )
+        with self._settled():
+            before = self._store.progress
+            sequences: dict[int, int] = {}
+            opened = before.ticks + 1
+            if clock.late == "enter":
+                tick_of = np.where((tick_of > 0) & (tick_of < opened), opened, tick_of)
+            latest = layout.length if clock.early == "hold" else until + 1
+            wanted = (key_of >= 0) & (tick_of >= opened) & (tick_of <= min(latest, layout.length))
+            if sequence is not None:
+                declared = np.flatnonzero(key_of >= 0)
+                new, sequences = self._unseen(key_of[declared], sequence[declared])
+                seen = np.ones(len(wanted), bool)
+                seen[declared[new]] = False
+                wanted &= ~seen
+            raw_values, key_of, tick_of = raw_values[wanted], key_of[wanted], tick_of[wanted]
+            kept, releases = self._advance_each(layout, key_of, tick_of, raw_values, until)
+            for index, number in sequences.items():
+                known = kept.get(index) or self._store.read(layout, index)
+                kept[index] = replace(known, sequence=number)
+            progress = Progress(before.batch + (len(releases) > 0), 0, None, absorbed, ticks=until)
+            self._store.commit(progress, kept, None, releases)
+            return releases
+
+    def _advance_each(
+        self,
+        layout: Layout,
+        key_of: IntArray,
+        tick_of: IntArray,
+        raw_values: FloatArray,
+        until: int,
+    ) -> tuple[dict[int, Kept], Releases]:
+        """Advance each key that occurs, and all of them where ticks are closed."""
+        rows_of = dict(rows_of_keys(key_of))
+        closes = until > self._store.progress.ticks
+        kept: dict[int, Kept] = {}
+        parts: list[Releases] = []
+        for index in range(len(self.keys)) if closes else rows_of:
+            rows = rows_of.get(index, slice(0))
+            ticks = tick_of[rows]
+            order = np.argsort(ticks, kind="stable")
+            before = self._store.read(layout, index)
+            after, releases = advance(
+                layout,
+                self.keys[index],
+                before.state,
+                filled(layout, raw_values[rows][order]),
+                ticks[order],
+                until,
+            )
+            kept[index] = Kept(after, before.sequence)
+            if len(releases):
+                parts.append(releases)
+        if not parts:
+            return kept, no_releases(layout)
+        return kept, Releases.join(parts, [part.t for part in parts])
+
     def _step_each(
         self, layout: Layout, key_of: IntArray, raw_values: FloatArray, at: int
     ) -> tuple[dict[int, Kept], Releases]:
         """Step each key that occurs; raises before any state has changed."""
+        if layout.clock is not None:
+            raise ParameterError("every", "a number of observations: this run counts", "a clock")
         kept: dict[int, Kept] = {}
         parts: list[Releases] = []
         starts: list[tuple[Any, int]] = []
         for index, rows in rows_of_keys(key_of):
             before = self._store.read(layout, index)
-            after, own = step_parts(layout, self.keys[index], before.state, raw_values[rows], at)
+            raw_own = filled(layout, raw_values[rows])
+            after, own = step_parts(layout, self.keys[index], before.state, raw_own, at)
             kept[index] = Kept(after, before.sequence)
             if before.state.t < layout.lag <= after.t and after.backfill is not None:
                 own.insert(0, after.backfill[:-1])  # Its last one is the first released.
@@ -288,8 +417,9 @@ class Streams(_Single):
             state = self._read(self._index(key)).state
         if state.latest is None:
             first = self._planned.first_release
+            what = "observations" if self._planned.clock is None else "ticks"
             raise NotReady(
-                f"no release yet: the first comes after {first:,} observations, and {state.t:,} "
+                f"no release yet: the first comes after {first:,} {what}, and {state.t:,} "
                 "have been absorbed"
             )
         return state.latest
@@ -371,11 +501,14 @@ class Stream(_Single):
         self._raw_pending: list[float] = []
         self._scalar: ScalarRun | None = None
 
-    def update(self, value: float) -> Release | None:
+    def update(self, value: float, *, at: object = None) -> Release | None:
         """Absorb one observation; return the release that it completes, if any.
 
-        Under a secret that was used before, it is the latest of those that have been compared.
+        Under a secret that was used before, it is the latest of those that have been compared.  By
+        the clock ``at`` is its time (now, if none is given) and nothing is returned.
         """
+        if self._layout.clock is not None or at is not None:
+            return self._streams.update(value, key=self.key, at=at)
         with self._lock:
             scalar = self._scalar
             if scalar is None or not scalar.room:
@@ -391,17 +524,23 @@ class Stream(_Single):
                 return self._streams.update(raw_value, key=self.key)
             return scalar.absorb(raw_value, time_ns())
 
-    def update_many(self, values: ArrayLike | Iterable[object]) -> Releases:
+    def update_many(self, values: ArrayLike | Iterable[object], *, at: object = None) -> Releases:
         """Absorb many observations, in order; return the releases that they complete.
 
         They are those of this key, as from the loop over :meth:`update`.  Only where keys share a
         range that is learned, the block that completes it completes releases of all keys that had
-        to wait, and returns them all.
+        to wait, and returns them all.  ``at`` is as in :meth:`Streams.update_many`.
         """
+        if self._layout.clock is not None or at is not None:
+            return self._streams.update_many(values, key=self.key, at=at)
         raw_block = as_observations(values)
         with self._lock:
             self._settle()
             return self._streams.absorb(raw_block, one_key(self._index, len(raw_block)))
+
+    def advance(self, *, until: object = None) -> Releases:
+        """As :meth:`Streams.advance`; other keys advance as well."""
+        return self._streams.advance(until=until)
 
     def latest(self) -> Release:
         """The latest release again, the very same numbers."""
@@ -525,6 +664,13 @@ class Stream(_Single):
             store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
 
 
+def filled(layout: Layout, raw_values: FloatArray) -> FloatArray:
+    """With what stands in for a missing value.  **Privacy.** Touches raw data; one by one."""
+    if layout.missing_value is None:
+        return raw_values
+    return np.where(np.isnan(raw_values), layout.missing_value, raw_values)
+
+
 def one_key(index: int, count: int) -> IntArray:
     """The same key for so many observations: one number in memory, however many they are."""
     return np.broadcast_to(np.int64(index), count)
@@ -581,7 +727,15 @@ def _learn_shared(
     """
     assert layout.main is not None
     threshold, bounds = shared.threshold, shared.bounds
-    look = threshold.measure(raw_values, bounds, shared.budget, layout.guarantee.delta, secret)
+    look = threshold.measure(
+        counted(layout, filled(layout, raw_values)),
+        bounds,
+        shared.budget,
+        layout.guarantee.delta,
+        secret,
+        layout.setting,
+    )
+    look = replace(look, observations=shared.observations)  # public, whatever is missing
     length = layout.length if layout.length_is_known else _ASSUMED_LENGTH
     leaf = max(1, min(length // layout.every, layout.main.leaves) - 1)
     outlook = Outlook(
@@ -603,24 +757,42 @@ def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
     first = latest[0]
     if any(np.isnan(release.sum) for release in latest):
         raise ParameterError("statistic", "one with a sum, which adds up over keys", first.name)
-    lower = min(release.clip_lower for release in latest)
-    upper = max(release.clip_upper for release in latest)
-    width = upper - lower if layout.statistic.clips else 1.0
-    std = sum(release.sum_noise_std**2 for release in latest) ** 0.5
-    totals = Totals(
-        sum(release.t for release in latest),
-        (sum(release.sum for release in latest),),
-        lambda: (std / width,),
-        (width,),
+    clipping = Range(
+        min(release.clip_lower for release in latest),
+        max(release.clip_upper for release in latest),
     )
-    numbers = {name: number() for name, number in layout.statistic.numbers(totals).items()}
+    t = max(release.t for release in latest)
     row = {
         **dict.fromkeys(NUMBERS, float("nan")),
         "name": first.name,
-        **numbers,
-        "clip_lower": lower,
-        "clip_upper": upper,
+        **_added_up(layout, latest, clipping),
+        "clip_lower": clipping.lower,
+        "clip_upper": clipping.upper,
         "noise_law": first.noise_law,
         "post_processing": (*first.post_processing, f"added up over {len(latest):,} keys"),
     }
-    return Release((), totals.count, max(release.at_microseconds for release in latest), [row])
+    if layout.clock is None:
+        t = sum(release.t for release in latest)
+    return Release((), t, max(release.at_microseconds for release in latest), [row])
+
+
+def _added_up(layout: Layout, latest: Sequence[Release], clipping: Range) -> dict[str, float]:
+    """The numbers of a total: readings add up, and so do the variances of independent noise."""
+    sums = sum(release.sum for release in latest), sum(release.count for release in latest)
+    covariances = np.zeros((2, 2))
+    for release in latest:
+        covariances[0, 0] += release.sum_noise_std**2
+        if layout.leaf.count_reading is None or release.count == release.t:
+            continue
+        # Var(S − M·N) is that of the mean's noise times the count squared.
+        counted, mean = release.count_noise_std**2, release.mean
+        between = counted * clipping.middle
+        if abs(mean) > 0:
+            of_mean = (release.mean_noise_std * release.count) ** 2
+            between = (release.sum_noise_std**2 + mean**2 * counted - of_mean) / (2 * mean)
+        covariances += [[0.0, between], [between, counted]]
+    readings = 1 if layout.leaf.count_reading is None else 2
+    totals = Totals(
+        sums[1], sums[:readings], lambda one, other: float(covariances[one, other]), clipping
+    )
+    return {name: float(number()) for name, number in layout.statistic.numbers(totals).items()}

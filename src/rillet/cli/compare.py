@@ -179,8 +179,8 @@ def _tuned(plan: Plan, scale: float) -> Plan:
     """The paper's mechanism with its own optimiser's parameters for this guess."""
     from rillet.paper.optimise import Setting, optimise
 
-    lag, length = plan.layout.lag, plan.length
-    if length is None:
+    lag, length = plan.layout.lag, plan.last_t
+    if plan.length is None:
         raise ParameterError("length", "a known length, if parameters are to be tuned", None)
     if lag > _LONGEST_TUNED:
         raise ParameterError("lag", f"at most {_LONGEST_TUNED:,} for tuning", lag)

@@ -138,7 +138,7 @@ def first_release(plan: Plan) -> int:
 def horizon(plan: Plan) -> int:
     """The last observation to forecast: the length, or some way beyond the lag."""
     if plan.length is not None:
-        return plan.length
+        return plan.last_t
     return max(_HORIZON, 10 * first_release(plan))
 
 
@@ -236,8 +236,11 @@ def _clipping(plan: Plan, widths: FloatArray, scale: float, t: Any) -> Any:
         return t * 0.0
     whole = plan.bounds.width
     each = _root_mean_square(scale * (np.exp(-widths / scale) - math.exp(-whole / scale)))
-    nothing = (0.0,) * plan.statistic.width
-    totals = Totals(t, (each * t, *nothing[1:]), lambda: nothing, nothing)
+    readings = len(
+        plan.layout.leaf.units(plan.layout.grid(plan.bounds, plan.layout.segments[-1], 0.5))
+    )
+    sums = (each * t, t * 1.0, each * t)
+    totals = Totals(t, sums[:readings], lambda *_: t * 0.0, plan.bounds, True)
     return plan.statistic.numbers(totals)["value"]()
 
 

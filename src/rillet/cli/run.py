@@ -45,9 +45,9 @@ def add_parser(subparsers: Any) -> None:
         description="""
         Release the running mean or sum of a column, as JSON lines or into a durable state.
 
-        Every row is one observation. A value above --upper counts as B, a value below --lower, an
-        empty cell or anything that is no number counts as A: nothing is skipped, and nothing stops
-        because of a value. Each release is one line with value, noise_std and the rest of the
+        Every row is one observation. A value above --upper counts as B, a value below --lower as A;
+        what becomes of an empty cell, or of anything that is no number, --missing says. Nothing
+        stops because of a value. Each release is one line with value, noise_std and the rest of the
         record; what was charged goes to standard error at the end.
 
         With --state DIR the run is durable: it can be stopped or killed at any instant, and the

@@ -252,7 +252,7 @@ class Job:
         if key_of is None:
             key_of = np.zeros(len(block), np.int64)
         # A single stream takes what still fits; its number of rows is public.
-        room = self._plan.most_observations - streams.observations
+        room = self._plan.last_t - streams.observations
         too_long = not self._plan.keys and sequence is None and len(block) > room
         if room or not too_long:
             releases = streams.absorb(
@@ -277,7 +277,7 @@ class Job:
             if len(releases):
                 self._hand_out(store.progress.batch, releases)
         if too_long:
-            most = self._plan.most_observations
+            most = self._plan.last_t
             raise StreamEnded(
                 f"length: expected at most {most:,} observations, as the plan promises, found more "
                 f"in {self._source.name}; the first {most:,} were released and written, the "

@@ -40,17 +40,20 @@ class Grid:
         The clipping range, ``lower < upper``, both finite.
     steps
         How many steps: the largest integer a value can become.
+    count
+        What an observation adds to a column that counts, in units of its own.
 
     Examples
     --------
     >>> grid = Grid(0.0, 10.0, steps=1000)
     >>> grid.quantise([2.5, -3.0, 99.0, float("nan")]).tolist()
-    [250, 0, 1000, 0]
+    [250, 0, 1000, 500]
     """
 
     lower: float
     upper: float
     steps: int
+    count: int = 0
     #: Steps in one unit of value: the factor that :meth:`quantise` multiplies by.
     per_unit: float = field(init=False, repr=False, compare=False)
 
@@ -76,28 +79,34 @@ class Grid:
     def quantise(self, raw_values: ArrayLike) -> IntArray:
         """Clip to the range and round to the lattice.
 
-        **Privacy.** Touches raw data; total: never raises because of a value.  NaN and -inf
-        become 0 (the lower end), +inf becomes ``steps``.
+        **Privacy.** Touches raw data; total: never raises because of a value.  -inf becomes 0,
+        +inf becomes ``steps``, NaN the middle, ``steps // 2``.
         """
         raw = np.asarray(raw_values, np.float64)
         # Subtracting first turns a signalling NaN, which fmax would hand on, into a quiet one; as
         # it is monotone, clipping afterwards gives the same floats.  It may overflow to infinity.
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.subtract(raw, self.lower, out=np.empty_like(raw))
-        # fmax returns the number when the other argument is NaN, so NaN lands on the lower end.
+        missing = np.isnan(scaled)
+        # fmax returns the number when the other argument is NaN.
         np.fmax(scaled, 0.0, out=scaled)
         np.fmin(scaled, self.width, out=scaled)
         scaled *= self.per_unit
         np.rint(scaled, out=scaled)
-        return np.minimum(scaled.astype(np.int64), self.steps)
+        units = scaled.astype(np.int64)
+        np.minimum(units, self.steps, out=units)
+        np.copyto(units, self.steps // 2, where=missing)  # as a float it could be another one
+        return units
 
     def quantise_one(self, raw_value: float) -> int:
         """Quantise one float: the same integer as :meth:`quantise`, without arrays."""
         lower, upper = self.lower, self.upper
-        if not raw_value >= lower:  # also NaN
+        if raw_value < lower:
             raw_value = lower
         elif raw_value > upper:
             raw_value = upper
+        elif math.isnan(raw_value):
+            return self.steps // 2
         return min(round((raw_value - lower) * self.per_unit), self.steps)
 
     @property

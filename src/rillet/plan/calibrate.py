@@ -9,6 +9,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rillet.gather.grid import FEWEST_STEPS, LARGEST_SUM
 from rillet.layout import Layout, LookNoise, Segment, SharedThreshold
 from rillet.privacy import Cost, Guarantee, laplace_scale, root_up
 from rillet.strategy import Independent, Mechanism, SignedDigitTree, Strategy
@@ -16,6 +17,12 @@ from rillet.threshold import FixedThreshold, Threshold
 
 if TYPE_CHECKING:
     from rillet.plan.plan import Plan
+
+#: By the clock a tick is made to hold this many observations before it saturates, where the lattice
+#: allows it.
+_IN_A_TICK = 2**24
+#: A leaf that splits its budget between values and counts does so anew at most so often.
+_MOST_SPLITS = 10
 
 
 def layout_of(plan: Plan) -> Layout:
@@ -33,15 +40,16 @@ def layout_of(plan: Plan) -> Layout:
         already = threshold.cost(budget, plan.delta)
         shared = SharedThreshold(threshold, lag, plan.bounds, budget, already)
         threshold, lag, budget = FixedThreshold(), 0, Fraction(0)
-    most, main = plan.most_observations, None
+    most, every, main = plan.last_t, plan.leaf_every, None
+    setting = plan.setting(strategy.law)
     if most > lag:
         main = Mechanism.calibrate(
             strategy,
-            -(-(most - lag) // plan.every),
+            -(-(most - lag) // every),
             plan.guarantee,
             already=already,
-            observations=most - lag,
-            moves=plan.statistic.moves,
+            observations=largest_number(plan, most - lag),
+            moves=plan.statistic.leaf(setting).moves,
         )
     return Layout(
         guarantee=plan.guarantee,
@@ -49,7 +57,7 @@ def layout_of(plan: Plan) -> Layout:
         length=most,
         length_is_known=plan.length is not None,
         lag=lag,
-        every=plan.every,
+        every=every,
         backfill=plan.backfill,
         threshold=threshold,
         threshold_budget=budget,
@@ -59,7 +67,17 @@ def layout_of(plan: Plan) -> Layout:
         statistic=plan.statistic,
         keys=len(plan.keys),
         shared=shared,
+        setting=setting,
+        clock=plan.clock,
+        missing_value=plan.missing if isinstance(plan.missing, float) else None,
     )
+
+
+def largest_number(plan: Plan, leaves: int) -> int:
+    """The most observations that the leaves of a mechanism can be made to hold."""
+    if plan.clock is None:
+        return leaves
+    return min(leaves * _IN_A_TICK, LARGEST_SUM // FEWEST_STEPS)
 
 
 def _warm_up(
@@ -72,15 +90,15 @@ def _warm_up(
     of_sum: Strategy = Independent()
     if plan.backfill:
         of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
-    leaves = -(-lag // plan.every) if plan.backfill else 1
+    leaves = -(-lag // plan.leaf_every) if plan.backfill else 1
     left = Cost(epsilon=threshold.cost(budget, plan.delta).epsilon)
     return Mechanism.calibrate(
         of_sum,
         leaves,
         Guarantee(plan.epsilon),
         already=left,
-        observations=lag,
-        moves=plan.statistic.moves,
+        observations=largest_number(plan, lag),
+        moves=plan.statistic.leaf(plan.setting("laplace")).moves,
     )
 
 
@@ -90,15 +108,33 @@ def _segments(
     """Segments of the main mechanism, each with the look at its end."""
     if main is None:
         return ()
-    most = plan.most_observations
+    most = plan.last_t
+    ends = threshold.segment_ends(lag, most, plan.leaf_every)
+    can_change = type(main.strategy).covariance is not Strategy.covariance
+    if plan.statistic.leaf(plan.setting(main.strategy.law)).splits and can_change:
+        # The split of the budget needs public times as well, where the range has none.
+        ends = ends if len(ends) > 1 else _doubling(lag, most)
+    added = plan.clock is not None
     return tuple(
-        _segment(main, threshold, first + 1, last, threshold.look_share(last, most))
-        for first, last in pairwise((lag, *threshold.segment_ends(lag, most, plan.every)))
+        _segment(main, threshold, first + 1, last, threshold.look_share(last, most), added=added)
+        for first, last in pairwise((lag, *ends))
     )
 
 
+def _doubling(lag: int, most: int) -> tuple[int, ...]:
+    """``most``, and what halving the rest gives, ten times or down to one."""
+    lengths = [-(-(most - lag) // 2**halved) for halved in range(_MOST_SPLITS)]
+    return tuple(sorted({lag + length for length in lengths}))
+
+
 def _segment(
-    main: Mechanism, threshold: Threshold, first: int, last: int, share: Fraction
+    main: Mechanism,
+    threshold: Threshold,
+    first: int,
+    last: int,
+    share: Fraction,
+    *,
+    added: bool,
 ) -> Segment:
     """Give ``share`` of an observation's budget to the look, the rest to the main mechanism.
 
@@ -107,7 +143,7 @@ def _segment(
     if not share:
         return Segment(first, last, main.steps, main.cost)
     law, whole = main.strategy.law, main.cost
-    sensitivity = threshold.count_sensitivity(law)
+    sensitivity = threshold.count_sensitivity(law, added=added)
     if law == "laplace":
         scale = laplace_scale(sensitivity, whole.epsilon * share)
         cost = Cost.pure(sensitivity / Fraction(scale))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from rillet.strategy import (
 from rillet.strategy.base import Moves
 from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH
 from rillet.threshold import FixedThreshold, TailHistogram, Threshold
+from rillet.times import duration
 
 if TYPE_CHECKING:
     from rillet.plan.plan import Plan
@@ -105,10 +107,14 @@ class Choice:
 def choose(plan: Plan) -> Choice:
     """Replace every ``"auto"`` of a plan by a choice."""
     reasons: list[str] = []
-    guarantee, every, length = plan.guarantee, plan.every, plan.most_observations
-    moves, strategy, share = plan.statistic.moves, plan.strategy, plan.threshold_share
+    guarantee, every, length = plan.guarantee, plan.leaf_every, plan.last_t
+    strategy, share = plan.strategy, plan.threshold_share
+
+    def moves_under(law: str) -> Moves:
+        return plan.statistic.leaf(plan.setting(law)).moves
+
     if strategy == "auto":
-        strategy = _auto_strategy(guarantee, -(-length // every), moves)
+        strategy = _auto_strategy(guarantee, -(-length // every), moves_under)
         reasons.append(_STRATEGY_REASONS[strategy.name])
     if plan.shared_threshold:
         # The lag is one of all keys together, the share one that all observations pay.
@@ -122,11 +128,14 @@ def choose(plan: Plan) -> Choice:
         return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
     lag = plan.lag
     if isinstance(threshold, TailHistogram):
-        lag = _tail_lag(length, every, guarantee) if lag == "auto" else lag
+        lag = _tail_lag(plan, length) if lag == "auto" else lag
         if share == "auto":
+            moves = moves_under(strategy.law)
             share = _tail_share(strategy, guarantee, length, lag, every, moves)
     elif share == "auto":
         share = THRESHOLD_SHARE
+    if lag == "auto" and plan.clock is not None:
+        lag = _tail_lag(plan, length)
     if lag != "auto":
         return Choice(threshold, strategy, lag, share, tuple(reasons))
     wanted = recommended_lag(threshold, guarantee, share)
@@ -154,6 +163,15 @@ def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
         )
     if not plan.statistic.clips and threshold != FixedThreshold():
         raise ParameterError("threshold", "none, since the statistic clips nothing", threshold)
+    if plan.setting("").hides_count and not threshold.hides_count:
+        raise ParameterError(
+            "threshold",
+            "one that protects how many values there are",
+            threshold.name,
+            "leave threshold out"
+            if plan.clock is not None
+            else 'give missing="none" if every observation has a value, or leave threshold out',
+        )
     if not threshold.learns:
         if plan.lag not in (0, "auto"):
             raise ParameterError("lag", "0, since no range is learned", plan.lag)
@@ -176,14 +194,19 @@ _STRATEGY_REASONS = {
     "tree has the least noise.",
     "honaker-tree": "of all that can run this long, Honaker's tree has the least noise.",
 }
-#: Below this many observations a range learned from a few of them gains too little.
+#: Below this many observations, or ticks, a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
+_FEWEST_TICKS_TO_LEARN = 30
+#: By the clock, where no end is known, the first look comes after so long at the latest.
+_LONGEST_WARM_UP_BY_CLOCK = duration("7d")
 #: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
 
 
-def _auto_strategy(guarantee: Guarantee, leaves: int, moves: Moves) -> Strategy:
+def _auto_strategy(
+    guarantee: Guarantee, leaves: int, moves_under: Callable[[str], Moves]
+) -> Strategy:
     """The least noise for this promise and length."""
     if guarantee.delta > 0 and leaves <= 2**LARGEST_LOG_LENGTH:
         return BufferedToeplitz()
@@ -192,6 +215,7 @@ def _auto_strategy(guarantee: Guarantee, leaves: int, moves: Moves) -> Strategy:
         candidates.append(HonakerTree(law="gaussian"))
 
     def noise(strategy: Strategy) -> float:
+        moves = moves_under(strategy.law)
         return Mechanism.calibrate(strategy, leaves, guarantee, moves=moves).typical_unit_variance
 
     return min(candidates, key=noise)
@@ -200,7 +224,8 @@ def _auto_strategy(guarantee: Guarantee, leaves: int, moves: Moves) -> Strategy:
 def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     if not plan.statistic.clips:
         return FixedThreshold()
-    if plan.lag == 0 or (plan.lag == "auto" and length < _SHORTEST_TO_LEARN):
+    shortest = _SHORTEST_TO_LEARN if plan.clock is None else _FEWEST_TICKS_TO_LEARN
+    if plan.lag == 0 or (plan.lag == "auto" and length < shortest):
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
     refresh = None if plan.shared_threshold else plan.refresh
@@ -212,9 +237,16 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     return TailHistogram() if refresh == "auto" else TailHistogram(growth=refresh)
 
 
-def _tail_lag(length: int, every: int, guarantee: Guarantee) -> int:
-    """A thirtieth of the stream, at most 10,000/ε observations, in whole releases."""
-    longest = math.ceil(_LONGEST_WARM_UP / min(1.0, guarantee.epsilon))
+def _tail_lag(plan: Plan, length: int) -> int:
+    """A thirtieth of the stream, at most 10,000/ε observations, in whole releases.
+
+    By the clock a thirtieth of the ticks: how many observations they have is not known.
+    """
+    every = plan.leaf_every
+    if plan.clock is not None:
+        longest = max(1, _LONGEST_WARM_UP_BY_CLOCK // plan.clock.every)
+        return max(1, min(length // _WARM_UP_PART, length if plan.length else longest))
+    longest = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon))
     lag = max(1, min(length // _WARM_UP_PART, longest))
     return lag // every * every if lag >= every else min(every, length)
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from rillet.errors import ParameterError, StateError
+from rillet.gather.clock import Clock
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret
@@ -33,21 +34,35 @@ from rillet.options import (
 from rillet.paper.recommended import RECOMMENDED
 from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose
-from rillet.privacy import Guarantee
+from rillet.privacy import ADD_ONE, REPLACE_ONE, Guarantee
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
 from rillet.state.uses import Guard, guard_of_state
-from rillet.statistic import STATISTICS, Mean, Range, Statistic
+from rillet.statistic import STATISTICS, Mean, Range, Setting, Statistic
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
+from rillet.times import duration, moment, show_duration, show_moment
 
 Auto: TypeAlias = Literal["auto"]
 
-FORMAT = "rillet-plan-1"
+FORMAT = "rillet-plan-2"
 #: Ways to make a plan of a table: everything chosen, or one of the named plans.
 MECHANISMS = ("auto", "paper", "baseline")
 _KINDS = {"threshold": THRESHOLDS, "strategy": STRATEGIES, "statistic": STATISTICS}
+#: By the clock a stream without a known end may run this long, and at most 2^32 ticks.
+_UNKNOWN_DURATION = duration("73000d")
+_MOST_TICKS = 2**32
+#: Options that a plan's JSON has only where they say something.
+_LEFT_OUT: dict[str, Any] = {
+    "keys": (),
+    "shared_threshold": False,
+    "start": None,
+    "zone": None,
+    "late": "enter",
+    "early": "hold",
+    "grace": None,
+}
 
 
 def declared_keys(keys: Any) -> tuple[Key, ...]:
@@ -89,7 +104,7 @@ class Plan:
         "the promise δ, such as 2^-20; 0 rules out what needs it", default=0.0, metavar="D"
     )
     lower: float = option(
-        "a public lower bound; values below it, and what is no number, count as the bound",
+        "a public lower bound; values below it count as the bound",
         default=0.0,
         metavar="A",
     )
@@ -98,13 +113,54 @@ class Plan:
         default=None,
         metavar="B",
     )
-    length: int | None = option(
-        "the number of observations, which the noise is scaled for; none: no end known",
+    length: int | str | None = option(
+        "the number of observations, which the noise is scaled for, or by the clock a duration "
+        'such as "365d"; none: no end known',
         metavar="N",
         ge=1,
         le=UNKNOWN_LENGTH_CAP,
     )
-    every: int = option("the number of observations between releases", default=1, metavar="C", ge=1)
+    every: int | str = option(
+        "the number of observations between releases, which is public, or a period of the clock "
+        'such as "1h", and then how many there are in it is protected',
+        default=1,
+        metavar="C",
+        ge=1,
+    )
+    start: Any = option(
+        'by the clock, when it starts: "2026-01-01T00:00Z", a datetime, or seconds since 1970',
+        default=None,
+        metavar="WHEN",
+        converter=lambda given: given,
+    )
+    zone: str | None = option(
+        "by the clock, the zone of times that have none, such as Europe/Berlin; without one they "
+        "are no times",
+        default=None,
+        metavar="ZONE",
+    )
+    late: Literal["enter", "drop"] = option(
+        "by the clock, whether an observation whose tick is closed enters the one that is open",
+        default="enter",
+        metavar="RULE",
+    )
+    early: Literal["hold", "drop"] = option(
+        "by the clock, whether an observation whose tick is not open yet is kept until it is",
+        default="hold",
+        metavar="RULE",
+    )
+    grace: str | None = option(
+        "by the clock, how long after its end a tick stays open in a live run; none: not at all",
+        default=None,
+        metavar="TIME",
+    )
+    missing: Literal["skip", "none"] | float = option(
+        "what becomes of a value that is no number: skip leaves it out (at most 15 % more noise by "
+        "count), a number stands in for it; none declares that there is none, and the middle of "
+        "the range stands in",
+        default="skip",
+        metavar="RULE",
+    )
     lag: int | Auto = option(
         "the number of observations that teach the threshold before the first release",
         default="auto",
@@ -155,10 +211,9 @@ class Plan:
             )
         if self.upper is not None:
             check_range(self.lower, self.upper)
-        if self.every > self.most_observations:
-            raise ParameterError(
-                "every", f"at most length ({self.most_observations:,})", self.every
-            )
+        self._check_clock()
+        if self.leaf_every > self.last_t:
+            raise ParameterError("every", f"at most length ({self.last_t:,})", self.every)
         self._check_sharing()
         choice = choose(self)
         object.__setattr__(self, "_choice", choice)
@@ -171,6 +226,40 @@ class Plan:
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
         self.layout.charges()
+
+    def _check_clock(self) -> None:
+        """Spell what belongs to the clock in one way, and refuse what does not fit."""
+        set_option = object.__setattr__
+        if isinstance(self.every, int):
+            if isinstance(self.length, str):
+                raise ParameterError(
+                    "length", "a number of observations", self.length, 'or give every="1h"'
+                )
+            for name in ("start", "zone", "grace"):
+                if getattr(self, name) is not None:
+                    raise ParameterError(
+                        name, "none in a run by count", getattr(self, name), 'or give every="1h"'
+                    )
+            return
+        every = duration(self.every, "every")
+        set_option(self, "every", show_duration(every))
+        if self.start is None:
+            raise ParameterError(
+                "start", "when the clock starts", None, "taken from the data it would reveal them"
+            )
+        set_option(self, "start", show_moment(moment(self.start, self.zone)))
+        if isinstance(self.length, int):
+            raise ParameterError("length", 'a duration such as "365d"', self.length)
+        if self.length is not None:
+            length = duration(self.length, "length")
+            if length % every:
+                raise ParameterError("length", f"a multiple of every ({self.every})", self.length)
+            set_option(self, "length", show_duration(length))
+        if self.grace is not None:
+            set_option(self, "grace", show_duration(duration(self.grace, "grace")))
+        for name in ("backfill", "shared_threshold"):
+            if getattr(self, name):
+                raise ParameterError(name, "false by the clock", True)
 
     def _check_sharing(self) -> None:
         if not self.shared_threshold:
@@ -200,6 +289,7 @@ class Plan:
         given = _not_auto(options)
         local = {name: given.pop(name) for name in options_of(SmoothQuantile) if name in given}
         threshold = SmoothQuantile(**{**RECOMMENDED, **local})
+        given = {"missing": "none", **given}
         return cls(**given, threshold=threshold, strategy=BinaryTree())
 
     @classmethod
@@ -209,7 +299,8 @@ class Plan:
         Takes the options of a plan that need no learning; ``strategy`` may be another one.
         """
         check_names(options_for("baseline"), options)
-        return cls(**{"strategy": BinaryTree(), **options, "threshold": FixedThreshold()})
+        known = {"strategy": BinaryTree(), "missing": "none", **options}
+        return cls(**{**known, "threshold": FixedThreshold()})
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Plan:
@@ -245,41 +336,85 @@ class Plan:
     @property
     def guarantee(self) -> Guarantee:
         """The promise, for each observation."""
-        return Guarantee(self.epsilon, self.delta)
+        protects = REPLACE_ONE if isinstance(self.every, int) else ADD_ONE
+        return Guarantee(self.epsilon, self.delta, protects)
 
     @property
     def bounds(self) -> Range:
         """The public bounds; of a statistic that needs none, those of what is counted."""
         return Range(0.0, 1.0) if self.upper is None else Range(self.lower, self.upper)
 
+    @cached_property
+    def clock(self) -> Clock | None:
+        """The clock, in a run by the clock."""
+        if isinstance(self.every, int):
+            return None
+        return Clock(
+            start=moment(self.start, self.zone),
+            every=duration(self.every, "every"),
+            zone=self.zone,
+            late=self.late,
+            early=self.early,
+            grace=0 if self.grace is None else duration(self.grace, "grace"),
+        )
+
+    def setting(self, law: str) -> Setting:
+        """What is public, for statistics and thresholds."""
+        return Setting(self.clock is not None, self.missing == "skip", law)
+
     @property
-    def most_observations(self) -> int:
-        """``length``, or the public cap where no length is known."""
-        return UNKNOWN_LENGTH_CAP if self.length is None else self.length
+    def last_t(self) -> int:
+        """The last ``t``: ``length`` in observations or ticks; a public cap if none is known."""
+        if self.clock is None:
+            assert not isinstance(self.length, str)
+            return UNKNOWN_LENGTH_CAP if self.length is None else self.length
+        if self.length is None:
+            return min(_MOST_TICKS, _UNKNOWN_DURATION // self.clock.every)
+        return duration(str(self.length)) // self.clock.every
+
+    @property
+    def leaf_every(self) -> int:
+        """How many observations make a leaf; by the clock a tick does."""
+        return self.every if isinstance(self.every, int) else 1
 
     @cached_property
     def layout(self) -> Layout:
         """The calibrated mechanisms."""
         return layout_of(self)
 
-    def unit_noise_std(self, t: Any) -> Any:
+    def unit_noise_std(self, t: Any, *, rate: float | None = None) -> Any:
         """Noise std of the statistic at ``t``, per unit of clipping range; also of an array.
 
         Times the width of the clipping range this is ``release.noise_std``, up to rounding.
+        ``rate`` is as in :meth:`expected_error`.
         """
-        return self.layout.noise_std_at(t, Range(0.0, 1.0))
+        return self.layout.noise_std_at(t, Range(0.0, 1.0), self._rate(rate))
 
-    def expected_error(self, t: Any, clip_upper: float | None = None) -> Any:
+    def expected_error(
+        self, t: Any, clip_upper: float | None = None, *, rate: float | None = None
+    ) -> Any:
         """Standard deviation of the noise in the statistic at ``t``, in the statistic's unit.
 
         A learned range is not known in advance: give a guess of its upper end as ``clip_upper``;
-        without one the public bound stands in, which is the worst case.
+        without one the public bound stands in, which is the worst case.  By the clock ``t`` is a
+        tick, and ``rate`` a guess of how many observations each has.
         """
         lower, upper = self.bounds.lower, self.bounds.upper
         if clip_upper is None:
             declared = self.layout.declared_range
             clip_upper = upper if declared is None else declared.upper
-        return self.layout.noise_std_at(t, Range(*check_range(lower, clip_upper)))
+        clipping = Range(*check_range(lower, clip_upper))
+        return self.layout.noise_std_at(t, clipping, self._rate(rate))
+
+    def _rate(self, rate: float | None) -> float | None:
+        if self.clock is None:
+            if rate is not None:
+                raise ParameterError("rate", "none in a run by count", rate)
+        elif rate is None:
+            raise ParameterError("rate", "a guess of the observations in a tick", None)
+        elif not 0 < rate < 2.0**62:
+            raise ParameterError("rate", "a positive number of observations in a tick", rate)
+        return rate
 
     def describe(self) -> str:
         """What this plan does and why, for a person."""
@@ -436,7 +571,7 @@ class Plan:
             value = getattr(self, name)
             if name in _KINDS:
                 value = table_of(value, _KINDS[name], "" if for_digest else name)
-            if value or name not in ("keys", "shared_threshold"):
+            if value != _LEFT_OUT.get(name, ...):
                 table[name] = value
         return table
 

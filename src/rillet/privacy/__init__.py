@@ -12,6 +12,7 @@ from rillet.privacy.costs import (
     round_up,
 )
 from rillet.privacy.guarantee import (
+    ADD_ONE,
     REPLACE_ONE,
     SMALLEST_EPSILON,
     Guarantee,
@@ -20,6 +21,7 @@ from rillet.privacy.guarantee import (
 )
 
 __all__ = [
+    "ADD_ONE",
     "REPLACE_ONE",
     "SMALLEST_EPSILON",
     "Charge",

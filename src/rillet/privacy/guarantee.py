@@ -15,6 +15,7 @@ from rillet.errors import ParameterError
 #: No smaller ε is promised: its noise fits no lattice, and formulas would divide by nothing.
 SMALLEST_EPSILON: Final = 2.0**-40
 REPLACE_ONE: Final = "the value of any one observation (replace-one, event level)"
+ADD_ONE: Final = "any one observation and that it is there (add or remove one, event level)"
 
 
 def check_epsilon(epsilon: object, name: str = "epsilon") -> float:

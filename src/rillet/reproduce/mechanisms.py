@@ -55,6 +55,7 @@ def facts(stream: StandIn, delta: float = DELTA) -> dict[str, Any]:
         "upper": stream.upper,
         "length": stream.length,
         "statistic": Sum(),
+        "missing": "none",
     }
 
 

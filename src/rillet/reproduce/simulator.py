@@ -427,8 +427,8 @@ def simulate(
     Parameters
     ----------
     plan : Plan
-        Any plan whose range begins at its lower bound. Where the range changes, a strategy with
-        Laplace noise must be the signed-digit tree.
+        Any plan whose range begins at its lower bound, with ``missing="none"``. Where the range
+        changes, a strategy with Laplace noise must be the signed-digit tree.
     values : array_like
         The observations in order, at least ``t`` (where the range changes: the plan's length), all
         finite.
@@ -447,6 +447,8 @@ def simulate(
     """
     if runs < 1:
         raise ParameterError("runs", "at least 1", runs)
+    if plan.layout.leaf.width > 1:
+        raise ParameterError("missing", '"none", as the values are all there', plan.missing)
     layout, step = plan.layout, plan.layout.length if t is None else t
     observed = _observed(layout, values, step)
     paths, steps = draw_paths(plan, observed, runs, seed), np.array([step])

@@ -51,13 +51,15 @@ class Progress:
     """How far the streams of a plan are.
 
     ``batch`` counts blocks that released something, ``range`` is the clipping range that keys
-    share once it is known, ``absorbed`` the last block of the source.
+    share once it is known, ``absorbed`` the last block of the source.  By the clock ``ticks`` are
+    closed, and observations are not counted.
     """
 
     batch: int = 0
     observations: int = 0
     range: Range | None = None
     absorbed: Absorbed | None = None
+    ticks: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,10 @@ class MemoryStore:
         self._kept: dict[int, Kept] = {}
 
     @classmethod
-    def of(cls, kept: Mapping[int, Kept], observations: int) -> MemoryStore:
+    def of(cls, kept: Mapping[int, Kept], observations: int, ticks: int = 0) -> MemoryStore:
         """Streams that have begun elsewhere."""
         store = cls(())
-        store.progress = Progress(observations=observations)
+        store.progress = Progress(observations=observations, ticks=ticks)
         store._kept.update(kept)
         return store
 

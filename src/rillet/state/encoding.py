@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rillet.noise import Secret
 from rillet.release import NUMBERS, Release, Releases, Rows
-from rillet.statistic import Range
+from rillet.statistic import Range, Units
 from rillet.step import Ahead, Anchor, States, StreamState
 from rillet.threshold import Look
 
@@ -55,7 +55,11 @@ def encode_state(state: StreamState) -> bytes:
             for look in state.looks
         ],
         "ranges": [[kept.lower, kept.upper] for kept in state.ranges],
-        "weights": state.weights,
+        "units": state.units,
+        "warm_up_units": state.warm_up_units,
+        "cut": state.cut,
+        "complete": state.complete,
+        "raw_held": None if state.raw_held is None else [array(part) for part in state.raw_held],
         "encoders": array.nested(state.encoders),
         "decoders": array.nested(state.decoders),
         "processes": array.nested(state.processes),
@@ -125,7 +129,13 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
             Look(observations, read(noisy), *more) for observations, noisy, *more in fields["looks"]
         ),
         ranges=tuple(Range(*kept) for kept in fields["ranges"]),
-        weights=tuple(map(tuple, fields["weights"])),
+        units=tuple(map(_units, fields["units"])),
+        warm_up_units=_units(fields["warm_up_units"]),
+        cut=tuple(fields["cut"]),
+        complete=fields["complete"],
+        raw_held=None
+        if fields["raw_held"] is None
+        else (read(fields["raw_held"][0]), read(fields["raw_held"][1])),
         encoders=nested(fields["encoders"]),
         decoders=nested(fields["decoders"]),
         processes=nested(fields["processes"]),
@@ -135,6 +145,10 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
         if fields["backfill"] is None
         else Releases.from_bytes(read(fields["backfill"]).tobytes()),
     )
+
+
+def _units(listed: list[list[float]]) -> Units:
+    return tuple(map(tuple, listed))
 
 
 def _of_anchor(anchor: Anchor) -> dict[str, Any]:

@@ -1,9 +1,24 @@
 """Statistics: what is asked of a stream, with both ends: contribution and record."""
 
 from rillet.registry import Registry
-from rillet.statistic.base import Lattice, Range, Statistic, Totals
-from rillet.statistic.running import Mean, Running, Sum
+from rillet.statistic.base import Lattice, Leaf, Range, Setting, Statistic, Totals, Units
+from rillet.statistic.running import Count, Mean, Running, Sum
 
-STATISTICS = Registry("a statistic", "rillet.statistics", {kind.name: kind for kind in (Mean, Sum)})
+STATISTICS = Registry(
+    "a statistic", "rillet.statistics", {kind.name: kind for kind in (Mean, Sum, Count)}
+)
 
-__all__ = ["STATISTICS", "Lattice", "Mean", "Range", "Running", "Statistic", "Sum", "Totals"]
+__all__ = [
+    "STATISTICS",
+    "Count",
+    "Lattice",
+    "Leaf",
+    "Mean",
+    "Range",
+    "Running",
+    "Setting",
+    "Statistic",
+    "Sum",
+    "Totals",
+    "Units",
+]

@@ -1,8 +1,9 @@
 """What every statistic must offer: both ends of what is asked.
 
-The **private half** turns an observation into the integer vector that it adds to its leaf, and says
-how far one observation can move that vector.  The **public half** turns noisy totals of these
-vectors, with the standard deviation of their noise, into the numbers of a record.
+The **private half** is a :class:`Leaf`: the integer vector that an observation adds to its leaf,
+how far one unit can move it, and what one lattice unit of each column stands for.  The **public
+half** turns noisy totals of these vectors, with the covariance of their noise, into the numbers of
+a record.
 
 **Privacy.** Pure maps and no data: both sides of the noise may import this package, and it imports
 nothing that gathers, learns, steps or stores.
@@ -18,10 +19,13 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from rillet.errors import ParameterError
 from rillet.options import settle
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
+#: For each reading, the worth of one lattice unit of each column.
+Units: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -36,38 +40,163 @@ class Range:
         """What one observation can move a sum by."""
         return self.upper - self.lower
 
+    @property
+    def middle(self) -> float:
+        """Half-way between the ends."""
+        return self.lower + self.width / 2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a plan runs, as far as statistics and thresholds must know: public.
+
+    ``by_clock``: neighbours have one observation more or less, and how many there are is protected;
+    else one observation is replaced.  ``missing``: what is no number is left out, and how many were
+    left out is protected.  ``law`` is that of the noise.
+    """
+
+    by_clock: bool = False
+    missing: bool = False
+    law: str = "laplace"
+
+    @property
+    def hides_count(self) -> bool:
+        """Whether the number of values is protected."""
+        return self.by_clock or self.missing
+
 
 class Lattice(Protocol):
     """The clipping range in force, cut into steps (:class:`rillet.gather.grid.Grid`)."""
 
     @property
+    def lower(self) -> float:
+        """Lower end of the range."""
+
+    @property
+    def upper(self) -> float:
+        """Upper end of the range."""
+
+    @property
     def steps(self) -> int:
         """The largest integer that a value can become."""
 
+    @property
+    def count(self) -> int:
+        """What an observation adds to a column that counts."""
+
     def quantise(self, raw_values: Any) -> IntArray:
-        """Clip to the range and round to 0 … steps."""
+        """Clip to the range and round to 0 … steps; what is no number becomes the middle."""
 
     def quantise_one(self, raw_value: float) -> int:
         """The same of one number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Noisy totals of the leaf vectors after ``count`` observations: public.
+class Leaf(ABC):
+    """The integer vector of one release interval: the private half of a statistic.
 
-    Single numbers, or arrays over releases.  ``sums`` has one entry for each column of a leaf;
-    ``unit_stds()`` gives for each the standard deviation of its noise per unit of the range that
-    the column spans, worked out when it is asked for; ``widths`` are the widths of these ranges.
+    *Readings* are the public numbers that follow from noisy totals, each a linear function of the
+    columns, whose coefficients change only where the lattice does.
     """
 
-    count: Any
-    sums: tuple[Any, ...]
-    unit_stds: Callable[[], tuple[Any, ...]]
-    widths: tuple[float, ...]
+    #: Number of columns.
+    width: int
+    #: What the noise of the first reading is scaled to, in clipping ranges: 1 where one unit moves
+    #: one column by the whole range.
+    noise_factor: float = 1.0
+    #: Whether the budget is divided between values and counts anew at public times.
+    splits: bool = False
+    #: The reading that counts values, where there is one.
+    count_reading: int | None = None
+    #: Readings that lose mass by clipping, each with the reading that counts its values; None is
+    #: the public number of observations.
+    corrected: tuple[tuple[int, int | None], ...] = ((0, None),)
+    #: Whether the second reading may be all observations, so that none is taken to be missing.
+    may_be_complete: bool = False
+
+    @abstractmethod
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        """What each observation adds: one entry for each, or a row of :attr:`width` entries.
+
+        **Privacy.** Touches raw data; total, and a map of each observation alone.
+        """
+
+    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+        """The same for one observation at a time."""
+
+        def of_one(raw_value: float) -> tuple[int, ...]:
+            exact_units = self.contribute(np.array([raw_value]), lattice)
+            return tuple(exact_units.reshape(-1).tolist())
+
+        return of_one
+
+    @abstractmethod
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        """How far one unit can move a leaf on a lattice of so many steps.
+
+        Extreme movements, each as the magnitude of the movement of every column.  Every movement
+        must be, column by column, at most a point of their convex hull.
+        """
+
+    def cut(self, steps: int) -> tuple[int, int]:
+        """The lattice that the movements of so many steps pay for: its steps, and a count's."""
+        return steps, 0
+
+    @abstractmethod
+    def units(self, lattice: Lattice) -> Units:
+        """For each reading, the worth of one lattice unit of each column."""
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        """For each reading, what every observation (public number of them) adds besides."""
+        return ()
+
+
+class Totals:
+    """Noisy readings and the covariance of their noise: public.
+
+    Single numbers, or arrays over releases.
+
+    Attributes
+    ----------
+    count
+        The public number of observations; by the clock there is none, and this is None.
+    sums
+        One entry for each reading: for a statistic of your own, one for each column of a leaf.
+    complete
+        Where missing values are left out, and their number is released: whether it was within what
+        its noise explains, so that none is taken to be missing.
+    clipping
+        The clipping range in force.
+    """
+
+    __slots__ = ("_covariance", "clipping", "complete", "count", "sums")
+
+    def __init__(
+        self,
+        count: Any,
+        sums: tuple[Any, ...],
+        covariance: Callable[[int, int], Any],
+        clipping: Range,
+        complete: Any = None,
+    ) -> None:
+        self.count, self.sums, self.complete, self.clipping = count, sums, complete, clipping
+        self._covariance = covariance
+
+    def covariance(self, one: int, other: int) -> Any:
+        """Covariance of the noise of two readings."""
+        return self._covariance(one, other)
+
+    def std(self, reading: int = 0) -> Any:
+        """Standard deviation of the noise of a reading."""
+        return np.sqrt(np.maximum(self._covariance(reading, reading), 0.0))
 
 
 class Statistic(ABC):
-    """A public, frozen description; the subclasses are frozen dataclasses."""
+    """A public, frozen description; the subclasses are frozen dataclasses.
+
+    A statistic of your own declares :attr:`width`, :meth:`contribute`, :meth:`moves` and
+    :meth:`spans`, of which a leaf is made; those here that can run by the clock have leaves of
+    their own (:meth:`leaf`).
+    """
 
     #: Tag in JSON and TOML.
     name: ClassVar[str]
@@ -81,33 +210,35 @@ class Statistic(ABC):
 
     # --- private half ----------------------------------------------------------------------------
 
+    def leaf(self, setting: Setting) -> Leaf:
+        """What an observation contributes under this setting."""
+        return _Declared(self, setting)
+
     @property
     def width(self) -> int:
         """Number of columns of a leaf."""
         return 1
 
-    @abstractmethod
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         """What each observation adds to its leaf: integers from 0 to ``lattice.steps``.
 
         One entry for each observation, or a row of :attr:`width` entries.  **Privacy.** Touches raw
         data; total, and a map of each observation alone.
         """
-
-    def contributor(self, lattice: Lattice) -> Callable[[float], int]:
-        """The same for one observation at a time, where a leaf has one column."""
-        return lambda raw_value: int(self.contribute(np.array([raw_value]), lattice)[0])
+        raise NotImplementedError(f"{type(self).__name__} has neither contribute() nor leaf()")
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
-        """How far one observation can move its leaf.
+        """How far one observation can move its leaf, when it is replaced, added or removed.
 
-        The extreme movements when one observation is replaced, each as the magnitude of the
-        movement of every column.
+        As :meth:`Leaf.moves`.
         """
         return ((steps,) * self.width,)
 
     def spans(self, clipping: Range) -> tuple[Range, ...]:
-        """What 0 and ``steps`` stand for in each column, when values are clipped to this range."""
+        """What 0 and ``steps`` stand for in each column, when values are clipped to this range.
+
+        By the clock, and where missing values are left out, 0 must stand for 0.
+        """
         return (clipping,) * self.width
 
     # --- public half -----------------------------------------------------------------------------
@@ -127,3 +258,45 @@ class Statistic(ABC):
 
         **Privacy.** Post-processing.
         """
+
+    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+        """Share of the budget that counting is worth, where a leaf splits it: from releases."""
+        return 0.5
+
+
+class _Declared(Leaf):
+    """The leaf that a statistic's own declarations make; a reading for each column."""
+
+    def __init__(self, statistic: Statistic, setting: Setting) -> None:
+        self._statistic, self._setting, self.width = statistic, setting, statistic.width
+        spans = statistic.spans(Range(1.0, 2.0))
+        if setting.hides_count and any(span.lower for span in spans):
+            raise ParameterError(
+                "statistic",
+                "one whose spans begin at 0, since the number of values is protected",
+                statistic.name,
+                'run it by count, with missing="none"',
+            )
+
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        """As the statistic says; nothing where a value is missing and is left out."""
+        exact_units = self._statistic.contribute(raw_values, lattice)
+        if self._setting.missing:
+            exact_units[np.isnan(raw_values)] = 0
+        return exact_units
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        """As the statistic says: between contributions, and so between one and none."""
+        return self._statistic.moves(steps)
+
+    def units(self, lattice: Lattice) -> Units:
+        """The width of each column's span, in steps."""
+        spans = self._statistic.spans(Range(lattice.lower, lattice.upper))
+        return tuple(
+            tuple(span.width / lattice.steps if c == r else 0.0 for c in range(self.width))
+            for r, span in enumerate(spans)
+        )
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        """What 0 stands for."""
+        return tuple(span.lower for span in self._statistic.spans(clipping))

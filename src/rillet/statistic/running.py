@@ -1,51 +1,332 @@
-"""Running sums and means of clipped values."""
+"""Running means, sums and counts, by count and by the clock.
+
+What an observation contributes depends on what is public:
+
+===================  ===========================  ================================  ================
+leaf                 columns                      one unit moves it by              serves
+===================  ===========================  ================================  ================
+:class:`_Values`     k, from 0 to K               K                                 by count
+:class:`_Present`    k − K/2 and κ; 0, 0 if       (K, 0), or (K/2, κ) between       by count, with
+                     missing                      a value and none                  missing values
+:class:`_Pair`       k − K/2 and κ                (K/2, κ)                          clock, Gaussian
+:class:`_Shares`     k and K − k                  K in L1, in any mixture           clock, pure ε
+:class:`_Count`      κ; 0 if missing              κ                                 counts
+===================  ===========================  ================================  ================
+
+All but the first and the last have the readings *sum* and *count*; with missing values by count the
+third is the sum as it is if nothing is missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan, isqrt, sqrt
 from typing import Any, ClassVar
 
-from rillet.statistic.base import FloatArray, IntArray, Lattice, Statistic, Totals
+import numpy as np
+
+from rillet.statistic.base import (
+    FloatArray,
+    IntArray,
+    Lattice,
+    Leaf,
+    Range,
+    Setting,
+    Statistic,
+    Totals,
+    Units,
+)
+
+#: Readings.
+SUM, COUNT, SUM_IF_COMPLETE = range(3)
+#: A count below so many deviations of its noise is lost in it: a mean would be a wild number.
+_LOST = 2.0
 
 
-class Running(Statistic):
-    """One column: the clipped value in lattice steps.
+class _Values(Leaf):
+    """One column: the clipped value in lattice steps; the number of observations is public.
 
     **Privacy.** Replacing an observation moves its leaf by at most ``steps``.
     """
 
+    width = 1
+
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
-        """The value, clipped and rounded to the lattice."""
         return lattice.quantise(raw_values)
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], int]:
-        """The same for one value at a time."""
-        return lattice.quantise_one
+    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+        quantise_one = lattice.quantise_one
+        return lambda raw_value: (quantise_one(raw_value),)
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        return ((steps,),)
+
+    def units(self, lattice: Lattice) -> Units:
+        return (((lattice.upper - lattice.lower) / lattice.steps,),)
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        return (clipping.lower,)
+
+
+class _Centred(Leaf):
+    """Two columns: the value from the middle of the range, and a count.
+
+    **Privacy.** A value contributes (k − K/2, κ) with 0 ≤ k ≤ K and K even, a missing one nothing,
+    or (0, κ) where none is expected to be missing.
+    """
+
+    width = 2
+    count_reading = COUNT
+    corrected: tuple[tuple[int, int | None], ...] = ((SUM, COUNT),)
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        exact_units = np.empty((len(raw_values), 2), np.int64)
+        np.subtract(lattice.quantise(raw_values), lattice.steps // 2, out=exact_units[:, 0])
+        exact_units[:, 1] = lattice.count
+        if self._setting.missing:
+            exact_units[np.isnan(raw_values), 1] = 0  # the middle is 0 already
+        return exact_units
+
+    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+        quantise_one, half, count = lattice.quantise_one, lattice.steps // 2, lattice.count
+        missing = self._setting.missing
+
+        def of_one(raw_value: float) -> tuple[int, ...]:
+            if missing and isnan(raw_value):
+                return 0, 0
+            return quantise_one(raw_value) - half, count
+
+        return of_one
+
+    def units(self, lattice: Lattice) -> Units:
+        clipping = Range(lattice.lower, lattice.upper)
+        each = 1 / lattice.count
+        return ((clipping.width / lattice.steps, clipping.middle * each), (0.0, each))
+
+
+class _Present(_Centred):
+    """By count: one observation is replaced, and may be missing before or after.
+
+    **Privacy.** From value to value the first column moves by at most K and the second not at all;
+    between a value and none they move by at most (K/2, κ).  With κ² ≤ ¾K² (κ ≤ K/2 for Laplace
+    noise) the second costs no more than the first: counting is free.
+    """
+
+    corrected = ((SUM, COUNT), (SUM_IF_COMPLETE, None))
+    may_be_complete = True
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        return ((steps, 0), (steps // 2, self.cut(steps)[1]))
+
+    def cut(self, steps: int) -> tuple[int, int]:
+        even = steps - steps % 2
+        count = even // 2 if self._setting.law == "laplace" else isqrt(3 * even * even // 4)
+        return even, max(count, 1)
+
+    def units(self, lattice: Lattice) -> Units:
+        of_sum, of_count = super().units(lattice)
+        return (of_sum, of_count, (of_sum[0], 0.0))
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        return (0.0, 0.0, clipping.middle)
+
+
+class _Pair(_Centred):
+    """By the clock, Gaussian: one observation is added or removed.
+
+    **Privacy.** It moves its leaf by at most (K/2, κ).  How μ² is divided between the two columns
+    is chosen anew at public times, through K and κ.
+    """
+
+    #: Half of μ² each, at a mean that lies at the end of the range.
+    noise_factor = sqrt(2.0)
+    splits = True
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        half = max(steps // 2, 1)
+        return ((half, half),)
+
+    def cut(self, steps: int) -> tuple[int, int]:
+        half = max(steps // 2, 1)
+        return 2 * half, half
+
+
+class _Shares(Leaf):
+    """By the clock, pure: how far the value is from either end of the range.
+
+    **Privacy.** An observation adds (k, K − k), 0 ≤ k ≤ K: it moves its leaf by exactly K in L1.
+    """
+
+    width = 2
+    count_reading = COUNT
+    corrected = ((SUM, COUNT),)
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        exact_units = np.empty((len(raw_values), 2), np.int64)
+        exact_units[:, 0] = lattice.quantise(raw_values)
+        np.subtract(lattice.steps, exact_units[:, 0], out=exact_units[:, 1])
+        if self._setting.missing:
+            exact_units[np.isnan(raw_values)] = 0
+        return exact_units
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        return ((steps, 0), (0, steps))
+
+    def units(self, lattice: Lattice) -> Units:
+        steps = lattice.steps
+        return ((lattice.upper / steps, lattice.lower / steps), (1 / steps, 1 / steps))
+
+
+class _Count(Leaf):
+    """One column: how many values there are.
+
+    **Privacy.** An observation adds κ = ``steps``, a missing one nothing.
+    """
+
+    width = 1
+    corrected = ()
+
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        return np.where(np.isnan(raw_values), 0, lattice.steps)
+
+    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+        one, none = (lattice.steps,), (0,)
+        return lambda raw_value: none if isnan(raw_value) else one
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        return ((steps,),)
+
+    def units(self, lattice: Lattice) -> Units:
+        return ((1 / lattice.steps,),)
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        return (0.0,)
+
+
+class Running(Statistic):
+    """Of all values so far."""
+
+    #: Which of the numbers is the value.
+    _value: ClassVar[str]
+
+    def leaf(self, setting: Setting) -> Leaf:
+        """By the clock with a hidden count; by count with one where values may be missing."""
+        if setting.by_clock:
+            return _Pair(setting) if setting.law == "gaussian" else _Shares(setting)
+        return _Present(setting) if setting.missing else _Values()
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
-        """The sum, and the mean over the public number of observations."""
-        count, (total,), (width,) = totals.count, totals.sums, totals.widths
+        """Sum, mean and count."""
+        known = _running(totals)
+        value, noise_std = known[self._value], known[f"{self._value}_noise_std"]
+        return {"value": value, "noise_std": noise_std, **known}
+
+
+def _running(totals: Totals) -> dict[str, Callable[[], Any]]:
+    if len(totals.sums) == 1:
+        total, count = totals.sums[SUM], totals.count
         return {
             "sum": lambda: total,
-            "sum_noise_std": lambda: totals.unit_stds()[0] * width,
+            "sum_noise_std": totals.std,
             "mean": lambda: total / count,
-            "mean_noise_std": lambda: totals.unit_stds()[0] * width / count,
+            "mean_noise_std": lambda: totals.std() / count,
             "count": lambda: count * 1.0,
             "count_noise_std": lambda: count * 0.0,
         }
+    ratio = _Ratio(totals)
+    return {
+        "sum": ratio.sum,
+        "sum_noise_std": ratio.sum_noise_std,
+        "mean": ratio.mean,
+        "mean_noise_std": ratio.mean_noise_std,
+        "noise_covariance": ratio.noise_covariance,
+        "count": ratio.count,
+        "count_noise_std": ratio.count_noise_std,
+    }
+
+
+class _Ratio:
+    """A mean whose count is noisy too.  Where the count is lost in noise there is no mean yet."""
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._complete = False if totals.complete is None else totals.complete
+
+    def _either(self, complete: Callable[[], Any], other: Callable[[], Any]) -> Any:
+        """One number where nothing is taken to be missing, another elsewhere."""
+        if np.all(self._complete):
+            return complete()
+        if not np.any(self._complete):
+            return other()
+        return np.where(self._complete, complete(), other())
+
+    def sum(self) -> Any:
+        sums = self._totals.sums
+        return self._either(lambda: sums[SUM_IF_COMPLETE], lambda: sums[SUM])
+
+    def sum_noise_std(self) -> Any:
+        return self._either(lambda: self._totals.std(SUM_IF_COMPLETE), self._totals.std)
+
+    def count(self) -> Any:
+        totals = self._totals
+        return self._either(lambda: totals.count * 1.0, lambda: totals.sums[COUNT])
+
+    def count_noise_std(self) -> Any:
+        return self._totals.std(COUNT)
+
+    def _divisor(self) -> Any:
+        """The count, or NaN where it is lost in noise."""
+        count = self._totals.sums[COUNT]
+        return np.where(count > _LOST * self.count_noise_std(), count, np.nan)
+
+    def mean(self) -> Any:
+        totals = self._totals
+        return self._either(
+            lambda: totals.sums[SUM_IF_COMPLETE] / totals.count,
+            lambda: totals.sums[SUM] / self._divisor(),
+        )
+
+    def _noise_std(self) -> Any:
+        totals, divisor = self._totals, self._divisor()
+        mean = totals.sums[SUM] / divisor
+        variance = (
+            totals.covariance(SUM, SUM)
+            - 2 * mean * totals.covariance(SUM, COUNT)
+            + mean**2 * totals.covariance(COUNT, COUNT)
+        )
+        return np.sqrt(np.maximum(variance, 0.0)) / divisor
+
+    def mean_noise_std(self) -> Any:
+        totals = self._totals
+        return self._either(lambda: totals.std(SUM_IF_COMPLETE) / totals.count, self._noise_std)
+
+    def noise_covariance(self) -> Any:
+        """Of the mean's noise and the count's, over the count."""
+        totals, divisor = self._totals, self._divisor()
+        mean = totals.sums[SUM] / divisor
+        found = totals.covariance(SUM, COUNT) - mean * totals.covariance(COUNT, COUNT)
+        return self._either(lambda: found * np.nan, lambda: found / divisor**2)
 
 
 @dataclass(frozen=True)
 class Mean(Running):
-    """The running average: noisy sum divided by the public number of observations."""
+    """The running average."""
 
     name: ClassVar[str] = "mean"
+    _value: ClassVar[str] = "mean"
 
-    def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
-        """The value is the mean."""
-        known = super().numbers(totals)
-        return {"value": known["mean"], "noise_std": known["mean_noise_std"], **known}
+    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+        """D/(a + D), with D the distance of the mean from the middle and a half the width."""
+        mean = sums[SUM] / sums[COUNT] if sums[COUNT] > 0 else clipping.lower
+        mean = min(max(mean, clipping.lower), clipping.upper)
+        return _share(abs(mean - clipping.middle), clipping)
 
 
 @dataclass(frozen=True)
@@ -53,8 +334,36 @@ class Sum(Running):
     """The running sum."""
 
     name: ClassVar[str] = "sum"
+    _value: ClassVar[str] = "sum"
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
-        """The value is the sum."""
-        known = super().numbers(totals)
-        return {"value": known["sum"], "noise_std": known["sum_noise_std"], **known}
+        """The value is the sum, which is no ratio."""
+        known = dict(super().numbers(totals))
+        known.pop("noise_covariance", None)
+        return known
+
+    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+        """A sum is measured from 0: D is the distance of the middle from there."""
+        return _share(abs(clipping.middle), clipping)
+
+
+@dataclass(frozen=True)
+class Count(Statistic):
+    """How many values there were so far."""
+
+    name: ClassVar[str] = "count"
+    clips: ClassVar[bool] = False
+
+    def leaf(self, setting: Setting) -> Leaf:
+        """One column."""
+        return _Count()
+
+    def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
+        """The count."""
+        count = totals.sums[0]
+        known = {"count": lambda: count, "count_noise_std": totals.std}
+        return {"value": known["count"], "noise_std": totals.std, **known}
+
+
+def _share(distance: float, clipping: Range) -> float:
+    return distance / (clipping.width / 2 + distance)

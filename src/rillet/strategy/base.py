@@ -73,8 +73,8 @@ class NoiseSource(Protocol):
 
 #: Draws of a level under the key in force: different levels are independent.
 Levels: TypeAlias = Callable[[int], NoiseSource]
-#: For a lattice of a number of steps, how far one unit can move a leaf: magnitudes for each column.
-#: Every movement must be, column by column, at most one of these.
+#: For a lattice of a number of steps, how far one unit can move a leaf: magnitudes by column.  No
+#: movement may be more, column by column, than a point of their convex hull (norms are convex).
 Moves: TypeAlias = Callable[[int], tuple[tuple[int, ...], ...]]
 
 
@@ -277,6 +277,23 @@ class Mechanism:
         if low < 1:
             raise ParameterError("share", "a share that leaves room for the sum", float(share))
         return low, cost_of(low)
+
+    def split(self, steps: int, share: Fraction) -> tuple[int, int]:
+        """Two columns instead of those that ``steps`` pays for: how far each may move.
+
+        The second gets ``share`` of the cost, the first the rest.
+        """
+        whole = self.sensitivity(steps)
+
+        def largest(part: Fraction) -> int:
+            low, high = 1, 2 * steps
+            while high - low > 1:
+                middle = (low + high) // 2
+                fits = self.strategy.sensitivity(self.leaves, middle) <= whole * part
+                low, high = (middle, high) if fits else (low, middle)
+            return low
+
+        return largest(1 - share), largest(share)
 
     @property
     def law(self) -> Law:

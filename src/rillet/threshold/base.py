@@ -15,7 +15,7 @@ from rillet.noise import FloatArray, IntArray, Secret
 from rillet.options import settle
 from rillet.precision import precision
 from rillet.privacy import Cost
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
 GRID_BITS = 24
@@ -43,6 +43,7 @@ class Look:
 class Outlook:
     """What is still to come after a look: public numbers that the next range is chosen for.
 
+    ``length``, ``after`` and ``until`` count observations, by the clock expected ones;
     ``noise_per_unit`` is the noise std of the last sum per unit of clipping range; ``until`` is the
     observation at which the range may change again.
     """
@@ -87,6 +88,8 @@ class Threshold(ABC):
     learns: ClassVar[bool] = True
     #: Whether an estimate of the clipped mass is added back.
     corrects: ClassVar[bool] = False
+    #: Whether it protects how many values it learns from, also when one is added or removed.
+    hides_count: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         settle(self)
@@ -109,20 +112,30 @@ class Threshold(ABC):
 
     @abstractmethod
     def measure(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+        self,
+        raw_values: FloatArray,
+        bounds: Range,
+        budget: Fraction,
+        delta: float,
+        secret: Secret,
+        setting: Setting,
     ) -> Look:
         """Release the first look.
 
-        Values beyond the bounds, NaN and infinities are clipped first, as the lattice does;
-        nothing raises because of a value.
+        Values beyond the bounds and infinities are clipped first, as the lattice does; nothing
+        raises because of a value.  Where ``setting`` hides how many values there are, missing ones
+        have been left out, and the look says by itself how many it was made from.
         """
 
     def count(self, raw_values: FloatArray, bounds: Range, centre: float | None) -> IntArray:
         """Exact counts of these values for a later look: additive, total, of one fixed size."""
         raise NotImplementedError(f"{type(self).__name__} looks once")
 
-    def count_sensitivity(self, law: str) -> Fraction:
-        """L1 sensitivity of the counts for Laplace noise, squared L2 sensitivity for Gaussian."""
+    def count_sensitivity(self, law: str, *, added: bool = False) -> Fraction:
+        """L1 sensitivity of the counts for Laplace noise, squared L2 sensitivity for Gaussian.
+
+        When one observation is replaced, or ``added`` or removed.
+        """
         raise NotImplementedError(f"{type(self).__name__} looks once")
 
     # --- judging: post-processing ----------------------------------------------------------------
@@ -144,7 +157,7 @@ class Threshold(ABC):
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
     ) -> Range:
         """Release a clipping range, without a stream.  **Privacy.** As :meth:`measure`."""
-        look = self.measure(raw_values, bounds, budget, delta, secret)
+        look = self.measure(raw_values, bounds, budget, delta, secret, Setting())
         count = max(1, look.observations)
         alone = Outlook(length=count, after=count, until=count, noise_per_unit=10.0)
         return self.judge(bounds, (look,), (), alone).range
@@ -178,10 +191,9 @@ def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:
 
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:
-    """Clip to the public bounds, NaN to the lower one.  **Privacy.** Touches raw data; total."""
-    # Not fmax: it hands on a signalling NaN, which would then land on the upper bound, while the
-    # lattice sends it to the lower one.
+    """Clip to the public bounds, NaN to the middle.  **Privacy.** Touches raw data; total."""
+    # Not fmax: it hands on a signalling NaN.
     with np.errstate(invalid="ignore"):
-        return np.where(
-            raw_values >= bounds.lower, np.minimum(raw_values, bounds.upper), bounds.lower
-        )
+        raw_clipped = np.clip(raw_values, bounds.lower, bounds.upper)
+    np.copyto(raw_clipped, bounds.middle, where=np.isnan(raw_clipped))
+    return raw_clipped

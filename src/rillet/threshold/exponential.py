@@ -17,7 +17,7 @@ from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.options import LARGEST, option
 from rillet.privacy import Cost
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.threshold.base import Look, Threshold, clip_to_bounds, learned_range
 from rillet.threshold.rank import Cells, cells
 from rillet.threshold.smooth_sensitivity import quantile_rank
@@ -53,8 +53,8 @@ class ExponentialQuantile(Threshold):
     """Learn the threshold by the exponential mechanism on a quantile, and extrapolate it.
 
     **Privacy.** Pure ε₁ for each of the ``lag`` observations, whatever δ
-    (docs/proofs/exponential.md).  Neighbours replace one observation.  Multiplying by
-    ``multiplier`` and landing on the public grid are post-processing.
+    (docs/proofs/exponential.md), whether neighbours replace one observation or add or remove it.
+    Multiplying by ``multiplier`` and landing on the public grid are post-processing.
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ class ExponentialQuantile(Threshold):
     quantile: float = option(default=0.02, gt=0, le=0.5)
     multiplier: float = option(default=1.0, ge=1, le=LARGEST)
     name: ClassVar[str] = "exponential-quantile"
+    hides_count: ClassVar[bool] = True
 
     @classmethod
     def extrapolated(
@@ -102,11 +103,17 @@ class ExponentialQuantile(Threshold):
         return Cost.pure(budget)
 
     def measure(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+        self,
+        raw_values: FloatArray,
+        bounds: Range,
+        budget: Fraction,
+        delta: float,
+        secret: Secret,
+        setting: Setting,
     ) -> Look:
         """Release the upper end.  **Privacy.** Pure ``budget`` for each of the values."""
         drawn = self.draw(self.prepare(raw_values, bounds), bounds, budget, secret)
-        return Look(len(raw_values), point=drawn.upper)
+        return Look(0 if setting.hides_count else len(raw_values), point=drawn.upper)
 
     def prepare(self, raw_values: FloatArray, bounds: Range) -> Cells:
         """All that comes before the draw: sorting, and the distance of every candidate.

@@ -10,7 +10,7 @@ from rillet.errors import ParameterError
 from rillet.gather.grid import check_range
 from rillet.noise import FloatArray, Secret
 from rillet.privacy import Cost
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.threshold.base import Look, Threshold
 
 
@@ -24,6 +24,7 @@ class FixedThreshold(Threshold):
     upper: float | None = None
     name: ClassVar[str] = "fixed"
     learns: ClassVar[bool] = False
+    hides_count: ClassVar[bool] = True
 
     def range_within(self, bounds: Range) -> Range:
         """The declared range, which must lie inside the public bounds."""
@@ -39,7 +40,15 @@ class FixedThreshold(Threshold):
         return Cost()
 
     def measure(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+        self,
+        raw_values: FloatArray,
+        bounds: Range,
+        budget: Fraction,
+        delta: float,
+        secret: Secret,
+        setting: Setting,
     ) -> Look:
         """Ignore the data."""
-        return Look(len(raw_values), point=self.range_within(bounds).upper)
+        return Look(
+            0 if setting.hides_count else len(raw_values), point=self.range_within(bounds).upper
+        )

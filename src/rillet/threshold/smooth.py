@@ -18,7 +18,7 @@ from rillet.noise import LAWS, FloatArray, LawName, Secret, continuous_draw
 from rillet.options import LARGEST, option
 from rillet.precision import precision
 from rillet.privacy import Cost, round_down
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.threshold.base import Look, Threshold, clip_to_bounds, learned_range
 from rillet.threshold.calibration import Calibration, Kind, calibrate
 from rillet.threshold.smooth_sensitivity import quantile_rank, smooth_sensitivity
@@ -78,11 +78,17 @@ class SmoothQuantile(Threshold):
         return Fraction(repr(float(self.quantile))) * Fraction(repr(float(self.rank_factor)))
 
     def measure(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+        self,
+        raw_values: FloatArray,
+        bounds: Range,
+        budget: Fraction,
+        delta: float,
+        secret: Secret,
+        setting: Setting,
     ) -> Look:
         """Release the upper end.  **Privacy.** (ε₁, δ) for each of the values."""
         drawn = self.draw(self.prepare(raw_values, bounds, budget, delta), secret)
-        return Look(len(raw_values), point=drawn.upper)
+        return Look(0 if setting.hides_count else len(raw_values), point=drawn.upper)
 
     def prepare(
         self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float

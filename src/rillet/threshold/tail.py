@@ -17,7 +17,7 @@ import numpy as np
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.threshold.base import (
     SMALLEST_PART,
     Finding,
@@ -51,8 +51,9 @@ CENTRE_SHARE: Final = Fraction("0.15")
 class TailHistogram(Threshold):
     """Learn the range from noisy logarithmic histograms, in the warm-up and at public times after.
 
-    **Privacy.** Replacing one observation moves the counts by at most ``2·PARTS`` in L1 and
-    ``2·PARTS²`` in squared L2: an observation adds ``PARTS`` units to two neighbouring counts.  The
+    **Privacy.** An observation adds ``PARTS`` units to two neighbouring counts: adding or removing
+    one moves them by ``PARTS`` in L1 and at most ``PARTS²`` in squared L2, replacing one by twice
+    that.  The
     warm-up's look is pure (Laplace); a later look takes its share of each observation's budget,
     and the running sum the rest.  Choosing the range and adding mass back see released counts only.
 
@@ -74,6 +75,7 @@ class TailHistogram(Threshold):
     two_sided: bool = False
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
+    hides_count: ClassVar[bool] = True
 
     # --- public schedule -------------------------------------------------------------------------
 
@@ -115,9 +117,9 @@ class TailHistogram(Threshold):
         counts += np.bincount(index + 1, upper_parts, size)
         return counts.astype(np.int64)
 
-    def count_sensitivity(self, law: str) -> Fraction:
-        """``2·PARTS``, or ``2·PARTS²`` for Gaussian noise."""
-        return Fraction(2 * PARTS if law == "laplace" else 2 * PARTS**2)
+    def count_sensitivity(self, law: str, *, added: bool = False) -> Fraction:
+        """``PARTS``, or ``PARTS²`` for Gaussian noise, for each observation that changes."""
+        return Fraction((1 if added else 2) * (PARTS if law == "laplace" else PARTS**2))
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -126,7 +128,13 @@ class TailHistogram(Threshold):
         return Cost.pure(budget)
 
     def measure(
-        self, raw_values: FloatArray, bounds: Range, budget: Fraction, delta: float, secret: Secret
+        self,
+        raw_values: FloatArray,
+        bounds: Range,
+        budget: Fraction,
+        delta: float,
+        secret: Secret,
+        setting: Setting,
     ) -> Look:
         """Noisy counts of the warm-up, around a private median where the range has two sides.
 
@@ -136,24 +144,33 @@ class TailHistogram(Threshold):
         if self.two_sided:
             centre = find_centre(raw_values, bounds, budget * CENTRE_SHARE, secret)
         exact_counts = self.count(raw_values, bounds, centre)
-        return self.first_look(exact_counts, len(raw_values), budget, secret, centre)
+        observations = None if setting.hides_count else len(raw_values)
+        return self.first_look(
+            exact_counts, observations, budget, secret, centre, added=setting.by_clock
+        )
 
     def first_look(
         self,
         exact_counts: IntArray,
-        observations: int,
+        observations: int | None,
         budget: Fraction,
         secret: Secret,
         centre: float | None = None,
+        *,
+        added: bool = False,
     ) -> Look:
         """The first look from counts: simulations on public data count once and draw often.
+
+        ``observations`` is None where their number is protected: then the noisy counts tell.
 
         **Privacy.** With the centre, pure ``budget`` for each of the values.
         """
         left = budget if centre is None else budget * (1 - CENTRE_SHARE)
-        scale = laplace_scale(self.count_sensitivity("laplace"), left)
+        scale = laplace_scale(self.count_sensitivity("laplace", added=added), left)
         noise = LatticeNoise(LAWS["laplace"], scale, secret, ("threshold", self.name))
         noisy = exact_counts + noise.draw(0, len(exact_counts))
+        if observations is None:
+            observations = max(1, round(int(noisy.sum()) / PARTS))
         return Look(observations, noisy, scale, "laplace", centre)
 
     def judge(
