@@ -17,6 +17,7 @@ import pytest
 from rillet import (
     BinaryTree,
     BufferedToeplitz,
+    Count,
     ExponentialQuantile,
     HonakerTree,
     Independent,
@@ -28,6 +29,7 @@ from rillet import (
     Sum,
     TailHistogram,
 )
+from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES
 from rillet.threshold import THRESHOLDS
 
@@ -37,7 +39,14 @@ DELTA = 2.0**-20
 
 
 def plan(**options: object) -> Plan:
-    return Plan(**{"epsilon": 1.0, "delta": DELTA, "upper": 100.0, "length": 900, **options})
+    """Of one column, where nothing else is said."""
+    known = {"epsilon": 1.0, "delta": DELTA, "upper": 100.0, "length": 900, "missing": "none"}
+    return Plan(**{**known, **options})
+
+
+def by_clock(**options: object) -> Plan:
+    clock = {"every": "1h", "start": "2026-01-01T00:00Z", "length": "300h", "lag": 20}
+    return plan(**{**clock, "missing": "skip", **options})
 
 
 PLANS = {
@@ -57,6 +66,17 @@ PLANS = {
     "signed digits": lambda: plan(lag=0, strategy=SignedDigitTree()),
     "square root": lambda: plan(lag=0, strategy=SquareRootToeplitz()),
     "buffers": lambda: plan(lag=0, strategy=BufferedToeplitz(buffers=5)),
+    "may be missing": lambda: plan(lag=100, missing="skip"),
+    "may be missing, pure": lambda: plan(lag=100, missing="skip", delta=0.0),
+    "may be missing, backfill": lambda: plan(lag=100, missing="skip", backfill=True),
+    "a number stands in": lambda: plan(lag=100, missing=7.0),
+    "count": lambda: plan(lag=0, missing="skip", statistic=Count()),
+    "clock": by_clock,
+    "clock, pure": lambda: by_clock(delta=0.0),
+    "clock, sum": lambda: by_clock(statistic=Sum()),
+    "clock, count": lambda: by_clock(lag=0, statistic=Count()),
+    "clock, declared range": lambda: by_clock(lag=0),
+    "clock, keys": lambda: by_clock(keys=["a", "b", 3]),
     "keys": lambda: plan(lag=50, length=300, keys=["a", "b", 3]),
     "keys that share a range": lambda: plan(
         lag=90, length=300, keys=["a", "b", 3], shared_threshold=True
@@ -68,15 +88,24 @@ def released(name: str) -> dict[str, str]:
     made = PLANS[name]()
     random = np.random.default_rng(7)
     values = random.exponential(8.0, 900)
+    if made.missing != "none":
+        values[random.random(900) < 0.1] = np.nan
     streams = made.open_many(secret=SECRET)
-    releases = streams.absorb(values, np.arange(900) % len(streams.keys))
+    key_of = np.arange(900) % len(streams.keys)
+    if made.clock is None:
+        releases = streams.absorb(values, key_of)
+    else:
+        ticks = np.sort(random.integers(1, 301, 900))
+        releases = streams.absorb_ticks(values, key_of, ticks, 300)
     assert len(releases) > 100
     # Nine digits: the last bits of logarithms may differ between processors.
     text = "\n".join(
-        f"{t} {total:.9g} {std:.9g} {lower:.9g} {upper:.9g}"
-        for t, total, std, lower, upper in zip(
+        f"{t} {value:.9g} {total:.9g} {count:.9g} {std:.9g} {lower:.9g} {upper:.9g}"
+        for t, value, total, count, std, lower, upper in zip(
             releases.t,
+            releases.value,
             releases.sum,
+            releases.count,
             releases.noise_std,
             releases.clip_lower,
             releases.clip_upper,
@@ -108,6 +137,9 @@ def test_every_mechanism_is_pinned():
     thresholds = {layout.threshold.name for layout in layouts}
     assert strategies == set(STRATEGIES.own)
     assert thresholds == set(THRESHOLDS.own)
+    for by_clock in (False, True):
+        statistics = {one.statistic.name for one in layouts if (one.clock is not None) == by_clock}
+        assert statistics == set(STATISTICS.own)
 
 
 @pytest.mark.parametrize("part", ["statistic", "threshold", "strategy"])

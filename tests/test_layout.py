@@ -56,28 +56,44 @@ def releases(delta, uppers, removed=0.0, removed_each=0.0, growth=1.5, **more):
         return plan.layout, stream, stream.update_many(np.full(600, 3.0))
 
 
+@pytest.mark.parametrize("missing", ["none", "skip"])
 @pytest.mark.parametrize("delta", [0.0, 2.0**-20])
-def test_stated_noise_of_a_range_that_changes(delta):
-    """The warm-up's noise stays what it was; a later node counts as much as its range was worth."""
-    layout, _, found = releases(delta, UPPERS)
+def test_stated_noise_of_a_range_that_changes(delta, missing):
+    """The warm-up's noise stays what it was; a later node counts as much as its range was worth.
+
+    Where values may be missing, a lattice unit of the second column is worth a part of the middle.
+    """
+    # With 3 as the only value a good many of 600 may be taken to be missing, or none.
+    layout, _, found = releases(delta, UPPERS, missing=missing)
     std = dict(zip(found.t.tolist(), found.sum_noise_std.tolist(), strict=True))
+    complete = dict(zip(found.t.tolist(), (found.count == found.t).tolist(), strict=True))
     main = layout.main
     ends = [segment.last for segment in layout.segments]
     assert len(ends) >= 3
+    # The warm-up's own total is one Laplace draw for each column.
+    steps, count = layout.warm_up_leaf.cut(layout.warm_up.steps)
+    of_values = (UPPERS[0] / steps) ** 2 * layout.warm_up.node_variance
+    of_counts = (UPPERS[0] / 2 / count) ** 2 * layout.warm_up.node_variance if count else 0.0
+    warm_up = {True: of_values, False: of_values + of_counts}
+    assert std[50] == pytest.approx(warm_up[complete[50]] ** 0.5)
     checked = 0
     for t in (51, 60, ends[0], ends[0] + 1, ends[1], ends[1] + 1, 600):
         number = next(number for number, end in enumerate(ends) if t <= end)
-        worth = [UPPERS[at % 4] / layout.segments[at].steps for at in range(number + 1)]
+        cuts = [layout.leaf.cut(segment.steps) for segment in layout.segments]
+        columns = [[UPPERS[at % 4] / cuts[at][0] for at in range(number + 1)]]
+        if not complete[t]:
+            columns.append([UPPERS[at % 4] / 2 / cuts[at][1] for at in range(number + 1)])
         # The noisy prefix sums that a release is made of, and how often each is in it.
         leaves = [layout.complete_leaves(end) for end in ends[:number]]
         leaves.append(layout.complete_leaves(t))
-        factors = [a - b for a, b in pairwise(worth)] + [worth[-1]]
-        variance = std[50] ** 2
-        for first, one in zip(leaves, factors, strict=True):
-            for second, other in zip(leaves, factors, strict=True):
-                low, high = np.array([min(first, second)]), np.array([max(first, second)])
-                shared = main.strategy.covariance(main.leaves, low, high)[0]
-                variance += one * other * shared * main.node_variance
+        variance = warm_up[complete[t]]
+        for worth in columns:
+            factors = [a - b for a, b in pairwise(worth)] + [worth[-1]]
+            for first, one in zip(leaves, factors, strict=True):
+                for second, other in zip(leaves, factors, strict=True):
+                    low, high = np.array([min(first, second)]), np.array([max(first, second)])
+                    shared = main.strategy.covariance(main.leaves, low, high)[0]
+                    variance += one * other * shared * main.node_variance
         assert std[t] == pytest.approx(variance**0.5, rel=1e-5)
         checked += number > 0
     assert checked >= 4
@@ -85,17 +101,20 @@ def test_stated_noise_of_a_range_that_changes(delta):
     assert std[50] > 0.05 * std[ends[0] + 1]
 
 
+@pytest.mark.parametrize("missing", ["none", "skip"])
 @pytest.mark.parametrize("backfill", [False, True])
-def test_what_clipping_removed_is_added_back_from_the_warm_up_on(backfill):
+def test_what_clipping_removed_is_added_back_from_the_warm_up_on(backfill, missing):
     # One look: the mass stays what the warm-up found.
-    words = {"growth": None, "backfill": backfill}
+    words = {"growth": None, "backfill": backfill, "missing": missing}
     _, plain_stream, plain = releases(2.0**-20, (20.0,), **words)
     layout, stream, found = releases(2.0**-20, (20.0,), 30.0, 0.25, **words)
     assert len(layout.segments) == 1
     gained = dict(zip(found.t.tolist(), (found.sum - plain.sum).tolist(), strict=True))
     assert gained[50] == pytest.approx(30.0)
+    # Of as many values as are known to have been there.
+    counted = dict(zip(found.t.tolist(), found.count.tolist(), strict=True))
     for t in (51, 100, 600):
-        assert gained[t] == pytest.approx(30.0 + 0.25 * (t - 50))
+        assert gained[t] == pytest.approx(30.0 + 0.25 * (counted[t] - counted[50]))
     if backfill:
         early = stream.backfill.sum - plain_stream.backfill.sum
         assert early == pytest.approx(30.0 * stream.backfill.t / 50)

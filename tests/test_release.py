@@ -326,7 +326,7 @@ def parts_and_arrivals(plan, keys, cuts, count=120, seed=5):
         parts, arrivals = [], []
         for place, stream in enumerate(streams):
             raw_places = np.flatnonzero(whose[first:last] == place) + first
-            room = plan.most_observations - stream.t
+            room = plan.last_t - stream.t
             raw_places = raw_places[:room]
             before = stream.t
             parts.append(stream.update_many(values[raw_places]))

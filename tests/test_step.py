@@ -1,4 +1,4 @@
-"""Epochs: what a look and the running sum cost an observation, and what is really drawn.
+"""Segments: what a look and the running sum cost an observation, and what is really drawn.
 
 The statements are those of docs/proofs/segments.md.
 """
@@ -20,6 +20,7 @@ from hypothesis import given, settings
 import rillet.step
 from helpers.streams import SECRET, awkward_values, recorded
 from rillet import BinaryTree, Independent, Plan, Sum
+from rillet.layout import Layout
 from rillet.privacy import Cost
 from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.strategy.toeplitz import BufferedToeplitz
@@ -102,6 +103,7 @@ def plans(draw: Any) -> Plan:
         threshold=TailHistogram(growth=growth, share=draw(some.floats(0.001, 0.36))),
         threshold_share=draw(some.floats(0.01, 0.99)),
         strategy=strategy,
+        missing=draw(some.sampled_from(["skip", "none"])),
     )
 
 
@@ -133,6 +135,22 @@ def test_no_observation_pays_more_than_the_promise(plan):
     assert layout.warm_up.cost + look == Cost.pure(Fraction(plan.epsilon))
 
 
+def moved_most(layout: Layout, steps: int) -> Fraction:
+    """How far a replaced observation moves the nodes, from what it can do to a leaf."""
+    main = layout.main
+    assert main is not None
+    largest = [(steps,)]
+    if layout.setting.missing:  # from value to value, and between a value and none
+        even, count = layout.leaf.cut(steps)
+        assert steps - 1 <= even <= steps
+        assert even % 2 == 0
+        largest = [(steps, 0), (even // 2, count)]
+    return max(
+        sum((main.strategy.sensitivity(main.leaves, size) for size in move if size), Fraction(0))
+        for move in largest
+    )
+
+
 @settings(max_examples=40)
 @given(plan=plans())
 def test_every_cost_is_a_sensitivity_over_a_scale(plan):
@@ -140,7 +158,7 @@ def test_every_cost_is_a_sensitivity_over_a_scale(plan):
     assert main is not None
     power = 1 if main.strategy.law == "laplace" else 2
     for segment in layout.segments:
-        moved = main.strategy.sensitivity(main.leaves, segment.steps)
+        moved = moved_most(layout, segment.steps)
         cost = moved / Fraction(main.scale) ** power
         if segment.look is None:  # calibrated: what is charged is what was allowed
             assert cost <= segment.cost.epsilon + segment.cost.mu_squared
@@ -151,7 +169,7 @@ def test_every_cost_is_a_sensitivity_over_a_scale(plan):
         assert segment.look.cost == (Cost.pure(cost) if power == 1 else Cost.gaussian(cost))
         assert segment.look.law == main.strategy.law
     look = layout.threshold.measure(
-        np.ones(3), layout.bounds, layout.threshold_budget, plan.delta, SECRET
+        np.ones(3), layout.bounds, layout.threshold_budget, plan.delta, SECRET, layout.setting
     )
     assert look.law == "laplace"
     assert 2 * PARTS / Fraction(look.scale) <= layout.threshold_budget
@@ -165,7 +183,11 @@ DRAWN = {
     "cadence": {"every": 7},
     "never again": {"refresh": None},
     "tree": {"delta": 0.0, "strategy": BinaryTree()},
+    "one column": {"missing": "none"},
+    "one column, pure": {"missing": "none", "delta": 0.0},
 }
+#: Of the main mechanism, and of the warm-up.
+COLUMNS = {"skip": [(), ("column", 1)], "none": [()]}
 
 
 def plan_of(name: str) -> Plan:
@@ -195,24 +217,28 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
             assert 2 * PARTS / Fraction(scale) <= layout.threshold_budget
             seen.setdefault("warm-up's look", []).extend(indices)
             continue
-        elif address[2] == "warm-up":
-            expected = layout.warm_up
-            seen.setdefault("warm-up", []).extend(indices)
         else:
-            expected = main
+            expected = layout.warm_up if address[2] == "warm-up" else main
             seen.setdefault(address[2:], []).extend(indices)
         assert recording.scales[address] == {expected.scale}
         law = expected.law if kind == "look" else expected.strategy.law
         assert recording.laws[address] == {law}
     for end in looks:
         assert seen.pop(("look", end)) == list(range(KNOTS))
-    assert len(seen.pop("warm-up")) == 1
+    columns = COLUMNS[plan.missing]
+    for column in columns:
+        assert len(seen.pop(("warm-up", *column))) == 1
     assert len(seen.pop("warm-up's look")) == KNOTS
     assert not recording.continuous
     for indices in seen.values():
         assert len(indices) == len(set(indices))
+    assert {address[address.index("column") :] for address in seen if "column" in address} == set(
+        columns[1:]
+    )
     if not isinstance(plan.strategy, SignedDigitTree):
-        assert sorted(seen[("main",)]) == list(range(1, main.leaves + 1))
+        for column in columns:
+            assert sorted(seen.pop(("main", *column))) == list(range(1, main.leaves + 1))
+        assert not seen
 
 
 # --- Neighbours ----------------------------------------------------------------------------------
@@ -220,9 +246,12 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
 
 @dataclass
 class Inside:
-    """Exact leaves and counts of one run, before the noise."""
+    """Exact leaves (a row for each column) and counts of one run, before the noise.
 
-    leaves: list[int] = field(default_factory=list)
+    Counts by the last observation of their segment; 0 stands for the warm-up.
+    """
+
+    leaves: list[np.ndarray] = field(default_factory=list)
     counts: dict[int, np.ndarray] = field(default_factory=dict)
     findings: list[Any] = field(default_factory=list)
 
@@ -236,12 +265,11 @@ def watched(given: Inside | None = None) -> Iterator[Inside]:
     decisions = iter(given.findings if given is not None else ())
 
     def note_leaves(layout: Any, state: Any, first: int, exact_leaves: Any) -> Any:
-        (exact_column,) = exact_leaves
-        found.leaves.extend(np.asarray(exact_column).tolist())
+        found.leaves.append(np.array(exact_leaves))
         return release(layout, state, first, exact_leaves)
 
     def note_first(self: TailHistogram, raw_values: Any, bounds: Range, *more: Any) -> Any:
-        found.counts[len(raw_values)] = self.count(raw_values, bounds, None)
+        found.counts[0] = self.count(raw_values, bounds, None)
         return measure(self, raw_values, bounds, *more)
 
     def note_counts(layout: Any, state: Any, *more: Any) -> Any:
@@ -263,32 +291,44 @@ def watched(given: Inside | None = None) -> Iterator[Inside]:
 
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("place", [0, 99, 100, 151, 449, 450, 899])
-def test_neighbours_with_the_same_releases_differ_by_what_is_charged(name, place):
+@pytest.mark.parametrize(
+    "pair", [(-math.inf, math.inf), (math.nan, math.inf), (-math.inf, math.nan)], ids=str
+)
+def test_neighbours_with_the_same_releases_differ_by_what_is_charged(name, place, pair):
     plan = plan_of(name)
     layout, main = plan.layout, plan.layout.main
     assert main is not None
     values = awkward_values(900, 11)
-    values[place] = -math.inf
+    values[place] = pair[0]
     other = values.copy()
-    other[place] = math.inf
+    other[place] = pair[1]
     with watched() as one:
         plan.open(secret=SECRET).update_many(values)
     with watched(one) as two:
         plan.open(secret=SECRET).update_many(other)
     moved = {t: distances(one.counts[t], two.counts[t]) for t in one.counts}
     touched = [t for t, found in moved.items() if found != (0, 0)]
-    leaves = np.array(two.leaves) - np.array(one.leaves)
+    leaves = np.hstack(two.leaves) - np.hstack(one.leaves)
     if place < layout.lag:
-        assert touched == [layout.lag]
+        assert touched == [0]
         assert not leaves.any()
         return
     segment = layout.segment_at(place + 1)
     assert touched == ([segment.last] if segment.look is not None else [])
-    # From the lowest to the highest value: exactly one leaf moves, by all the steps of its segment.
-    assert np.flatnonzero(leaves).tolist() == [layout.leaf_of(place + 1) - 1]
-    assert leaves.max() == segment.steps < (main.steps if segment.look is not None else 2**62)
+    # Exactly one leaf moves: from the lowest to the highest value by all the steps of its segment,
+    # between a value and none by half of them and by what a value counts.
+    assert np.flatnonzero(leaves.any(axis=0)).tolist() == [layout.leaf_of(place + 1) - 1]
+    sizes = np.abs(leaves).max(axis=1).tolist()
+    steps, count = layout.leaf.cut(segment.steps)
+    assert segment.steps < (main.steps if segment.look is not None else 2**62)
+    if np.isnan(pair).any():
+        half = steps // 2 if pair[0] < 0 else steps - steps // 2
+        assert sizes == ([half] if plan.missing == "none" else [half, count])
+    else:
+        assert sizes == ([steps] if plan.missing == "none" else [steps, 0])
     power = 1 if main.strategy.law == "laplace" else 2
-    paid = main.strategy.sensitivity(main.leaves, int(leaves.max())) / Fraction(main.scale) ** power
+    moves = [main.strategy.sensitivity(main.leaves, size) for size in sizes if size]
+    paid = sum(moves) / Fraction(main.scale) ** power
     if segment.look is not None:
         paid += moved[segment.last][power - 1] / Fraction(segment.look.scale) ** power
     allowed = main.cost.epsilon if power == 1 else main.cost.mu_squared

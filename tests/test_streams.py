@@ -39,9 +39,11 @@ from rillet.threshold import ExponentialQuantile, TailHistogram, Threshold
 LENGTHS = {1: 70, 3: 130, 7: 250, 1000: 2600}
 
 
-def make_plan(kind: str, every: int, lower: float) -> Plan:
+def make_plan(kind: str, every: int, lower: float, missing: str | float) -> Plan:
     n = LENGTHS[every]
-    common: dict[str, Any] = {"every": every, "lower": lower}
+    if kind in ("paper", "backfill") and missing == "skip":
+        missing = "none"
+    common: dict[str, Any] = {"every": every, "lower": lower, "missing": missing}
     learning = {"epsilon": 1.0, "delta": 2**-20, "upper": 100.0, "length": n, "lag": n // 4}
     if kind in STRATEGIES.own:
         return baseline(n, strategy=STRATEGIES.get(kind, "kind")(), delta=2**-20, **common)
@@ -55,6 +57,7 @@ def make_plan(kind: str, every: int, lower: float) -> Plan:
     return Plan.baseline(epsilon=1.0, upper=100.0, length=None, **common)
 
 
+MISSING = ["skip", "none", 7.5]
 LEARNERS: dict[str, Threshold] = {
     "paper": SmoothQuantile(),
     "exponential": ExponentialQuantile(),
@@ -74,13 +77,15 @@ ACTS = some.tuples(
     kind=some.sampled_from(KINDS),
     every=some.sampled_from(sorted(LENGTHS)),
     lower=some.sampled_from([0.0, -3.25, 2.0]),
+    missing=some.sampled_from(MISSING),
     seed=some.integers(0, 2**16),
     acts=some.lists(ACTS, min_size=1, max_size=25),
 )
-@example("paper", 1, 0.0, 1, [("one by one", 40)])
-@example("backfill", 3, -3.25, 2, [("block", 31), ("restart", 0), ("one by one", 2)])
-def test_any_split_with_restarts_gives_the_same_bits(kind, every, lower, seed, acts):
-    plan = make_plan(kind, every, lower)
+@example("paper", 1, 0.0, "none", 1, [("one by one", 40)])
+@example("backfill", 3, -3.25, "none", 2, [("block", 31), ("restart", 0), ("one by one", 2)])
+@example("refreshed", 1, 0.0, "skip", 3, [("one by one", 60), ("restart", 0), ("block", 20)])
+def test_any_split_with_restarts_gives_the_same_bits(kind, every, lower, missing, seed, acts):
+    plan = make_plan(kind, every, lower, missing)
     n = LENGTHS[every]
     values = awkward_values(n, seed)
     with small_chunks():
@@ -119,11 +124,12 @@ def after_warm_up(plan, releases):
     return [release for release in releases if release.t >= plan.lag]
 
 
+@pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_by_one_is_the_block(kind):
+def test_one_by_one_is_the_block(kind, missing):
     """The same without patched boundaries, so that the real read-ahead is crossed."""
     every = 3
-    plan = make_plan(kind, every, 1.5)
+    plan = make_plan(kind, every, 1.5, missing)
     values = awkward_values(LENGTHS[every], 5)
     block, single = plan.open(secret=SECRET), plan.open(secret=SECRET)
     expected = after_warm_up(plan, block.update_many(values))

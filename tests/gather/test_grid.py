@@ -65,7 +65,9 @@ def test_every_value_lands_on_the_lattice(grid, values):
     assert all(0 <= unit <= grid.steps for unit in units.tolist())
     for value, unit in zip(values, units.tolist(), strict=True):
         assert grid.quantise_one(value) == unit
-        if math.isnan(value) or value <= grid.lower:
+        if math.isnan(value):
+            assert unit == grid.steps // 2
+        elif value <= grid.lower:
             assert unit == 0
 
 
@@ -74,8 +76,9 @@ def test_every_value_lands_on_the_lattice(grid, values):
 def test_the_ends_are_met(lower, upper, steps):
     grid = Grid(lower, upper, steps)
     values = [lower, upper, -math.inf, math.inf, math.nan]
-    assert grid.quantise(values).tolist() == [0, steps, 0, steps, 0]
-    assert [grid.quantise_one(v) for v in values] == [0, steps, 0, steps, 0]
+    units = [0, steps, 0, steps, steps // 2]
+    assert grid.quantise(values).tolist() == units
+    assert [grid.quantise_one(v) for v in values] == units
     assert grid.sensitivity == steps
 
 
@@ -112,7 +115,7 @@ def test_scalars_arrays_and_empty_input_are_quantised():
     grid = Grid(0.0, 10.0, 100)
     assert grid.quantise(2.5) == 25
     assert grid.quantise([]).shape == (0,)
-    assert grid.quantise([[1.0, 2.0], [3.0, math.nan]]).tolist() == [[10, 20], [30, 0]]
+    assert grid.quantise([[1.0, 2.0], [3.0, math.nan]]).tolist() == [[10, 20], [30, 50]]
     assert grid.quantise(np.array([1, 2], np.int32)).tolist() == [10, 20]
 
 

@@ -153,7 +153,7 @@ def test_values_are_not_changed_and_not_kept():
 
 @pytest.mark.parametrize(
     ("value", "same_as"),
-    [(np.nan, 5.0), (-np.inf, 5.0), (4.0, 5.0), (np.inf, 30.0), (30.5, 30.0), (-1e308, 5.0)],
+    [(np.nan, 17.5), (-np.inf, 5.0), (4.0, 5.0), (np.inf, 30.0), (30.5, 30.0), (-1e308, 5.0)],
 )
 def test_values_beyond_the_bounds_count_as_the_bound(value, same_as):
     plan = Plan.baseline(epsilon=1.0, lower=5.0, upper=30.0, length=5)

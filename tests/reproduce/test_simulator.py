@@ -46,9 +46,9 @@ def exponential(n: int, seed: int = 1) -> FloatArray:
 
 
 def default_plan(length: int, upper: float, **more: Any) -> Plan:
-    """Nothing chosen by hand."""
+    """Nothing chosen by hand; all values are there."""
     fields: dict[str, Any] = {"epsilon": 1.0, "delta": DELTA, "statistic": Sum(), **more}
-    return Plan(length=length, upper=upper, **fields)
+    return Plan(length=length, upper=upper, missing="none", **fields)
 
 
 @cache

@@ -20,6 +20,7 @@ from paho.mqtt.properties import Properties
 
 from helpers.servers import mosquitto
 from helpers.sources import mqtt_source
+from rillet import Plan
 from rillet.source import UNDECLARED, DeclaredKeys, mqtt_link
 
 PATIENCE = 30.0
@@ -127,6 +128,19 @@ def test_payloads_and_keys(broker, name, protocol):
         values, [12.5, 7, math.nan, math.nan, math.inf, math.nan, math.nan, -3]
     )
     assert places == [0, 1, 2, UNDECLARED, 0, 1, UNDECLARED, 2]
+
+
+def test_a_payload_without_a_number_is_left_out_of_the_mean(broker, name):
+    options = {"client_id": name, "field": "x", "wait": 0.3}
+    with Taking(broker, f"{name}/reading", **options) as taking:
+        payloads = ['{"x": 20}', '{"x": null}', '{"x": 20}', "gone", '{"y": 3}', '{"x": "none"}']
+        publish(broker, [(f"{name}/reading", payload) for payload in payloads * 50])
+        values = taking.rows(300)
+    plan = Plan(epsilon=8.0, delta=1e-6, lower=-1000.0, upper=1000.0, length=300, lag=0)
+    release = plan.open().update_many(values)[-1]
+    assert abs(release.count - 100) < 6 * release.count_noise_std < 100
+    low, high = release.noise_interval(0.999999)
+    assert low < 20 < high
 
 
 def test_fields_and_sequence_numbers(broker, name):

@@ -38,7 +38,7 @@ def _begin(plan: Plan) -> StreamState:
 def test_without_its_key_a_state_goes_on_the_same(name, stop):
     """Stored and read back after every few observations, at every place of a ratchet period."""
     plan = PLANS[name]
-    values = awkward_values(min(plan.most_observations, 200), 4)
+    values = awkward_values(min(plan.last_t, 200), 4)
     with small_chunks():
         whole = plan.open(secret=SECRET).update_many(values)
         expected = [release for release in whole if release.t >= plan.lag]
@@ -56,7 +56,7 @@ def test_without_its_key_a_state_goes_on_the_same(name, stop):
 def test_no_key_that_a_closed_node_used_is_left(name, monkeypatch):
     """Every secret that drew noise so far, for a node or a look, is gone from what is kept."""
     plan = PLANS[name]
-    values = awkward_values(min(plan.most_observations, 200), 4)
+    values = awkward_values(min(plan.last_t, 200), 4)
     used: set[bytes] = set()
     draw = LatticeNoise.draw
 

@@ -272,14 +272,23 @@ def test_header_holds_public_names_only():
 
 def test_length_of_the_bytes_depends_on_public_numbers_only():
     """A size that followed unreleased values would be seen by whoever stores the snapshot."""
-    for plan, t in ((PLAN, 100), (PLAN, 600), (baseline(3000, every=1000), 1234)):
+    default = Plan(epsilon=1.0, upper=100.0, length=3000, lag=100, every=7)
+    cases = (
+        (PLAN, 100),
+        (PLAN, 600),
+        (baseline(3000, every=1000), 1234),
+        (default, 60),
+        (default, 800),
+    )
+    for plan, t in cases:
         sizes = set()
         for values in (np.zeros(t), np.full(t, 99.999999), awkward_values(t, 3)):
             stream = plan.open(secret=SECRET)
             stream.update_many(values)
             state = stream._state()
             # Releases are public, and their decimals differ in length.
-            hidden = replace(state, latest=None, backfill=None, anchor=None, ranges=(), weights=())
+            hidden = replace(state, latest=None, backfill=None, anchor=None, ranges=(), units=())
+            hidden = replace(hidden, warm_up_units=(), looks=(), cut=(0, 0), complete=True)
             sizes.add(len(seal_state(plan.layout, (), hidden)))
         assert len(sizes) == 1, f"at t = {t}: {sorted(sizes)}"
 

@@ -353,7 +353,7 @@ class Halfway(Threshold):
     def cost(self, budget, delta):
         return Cost.pure(budget * (2 if self.fault == "overspends" else 1))
 
-    def measure(self, raw_values, bounds, budget, delta, secret):
+    def measure(self, raw_values, bounds, budget, delta, secret, setting):
         return Look(len(raw_values), point=self._point(raw_values, bounds, secret))
 
     def judge(self, bounds, looks, ranges, outlook):
@@ -416,10 +416,10 @@ def test_a_broken_threshold_is_named(fault, promise):
 
 def test_a_refusal_for_public_reasons_is_allowed():
     class NeedsThree(Halfway):
-        def measure(self, raw_values, bounds, budget, delta, secret):
+        def measure(self, raw_values, bounds, budget, delta, secret, setting):
             if len(raw_values) < 3:
                 raise ParameterError("lag", "at least 3", len(raw_values))
-            return super().measure(raw_values, bounds, budget, delta, secret)
+            return super().measure(raw_values, bounds, budget, delta, secret, setting)
 
     check_threshold(NeedsThree())
 

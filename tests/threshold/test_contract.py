@@ -47,7 +47,7 @@ def test_bounds_clip_as_the_lattice_does(lower, upper):
     clipped = clip_to_bounds(raw_values, Range(lower, upper))
     grid = Grid(lower, upper, 2**20)
     assert np.array_equal(grid.quantise(clipped), grid.quantise(raw_values))
-    assert clipped[: len(nans)].tolist() == [lower] * len(nans)
+    assert clipped[: len(nans)].tolist() == [(lower + upper) / 2] * len(nans)
     assert clipped[len(nans) : len(nans) + len(numbers)].tolist() == [
         min(max(number, lower), upper) for number in numbers
     ]

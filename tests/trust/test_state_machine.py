@@ -58,6 +58,7 @@ PLANS = {
     "tree": Plan.baseline(**DECLARED),
     "sum": Plan.baseline(**DECLARED, statistic=Sum()),
     "every third": Plan.baseline(**DECLARED, every=3),
+    "may be missing": Plan(**DECLARED, lag=0),
     "gaussian": Plan.baseline(**{**DECLARED, "epsilon": 1.0}, delta=2.0**-20),
     "keyed": Plan.baseline(**DECLARED, keys=KEYS),
     "learned": Plan(**LEARNED),
@@ -94,9 +95,10 @@ def observations(number: int) -> Values:
     return tuple(values)
 
 
-def exact_sum(raw_values: Values) -> float:
-    """What is no number counts as the lower end."""
-    return sum(value for value in raw_values if isinstance(value, float))
+def exact_sum(raw_values: Values, plan: Plan) -> float:
+    """What is no number is left out, or counts as the middle."""
+    instead = plan.bounds.middle if plan.missing == "none" else 0.0
+    return sum(value if isinstance(value, float) else instead for value in raw_values)
 
 
 def different(raw_values: Values, others: Values, t: int) -> Values:
@@ -139,7 +141,8 @@ class Many:
 class Published:
     """All that anybody could have seen, and what it was made of."""
 
-    values: dict[Any, float] = field(default_factory=dict)
+    #: As text: a mean that is not known yet equals itself.
+    values: dict[Any, str] = field(default_factory=dict)
     #: For each t the noise of every release, with the data that it was added to.
     noise: dict[int, dict[float, Any]] = field(default_factory=lambda: defaultdict(dict))
     #: For each secret and key the noise of each version, in standard deviations, by t.
@@ -150,12 +153,12 @@ class Published:
     def see(self, running: Running, release: Any) -> None:
         """Note a release; raise if it and another one may not both exist."""
         point = (*running.name, release.t, release.name)
-        if self.values.setdefault(point, release.value) != release.value:
+        if self.values.setdefault(point, repr(release.value)) != repr(release.value):
             raise Violation(f"two values for one (key, t, name): {point}")
         if PLANS[running.plan].lag:
             return  # clipped to a learned range: the noise cannot be told from outside
         raw_prefix = running.raw_data[: release.t]
-        noise = release.sum - exact_sum(raw_prefix)
+        noise = release.sum - exact_sum(raw_prefix, PLANS[running.plan])
         made_of = (*running.name, raw_prefix)
         # "mean" and "sum" of one plan are two plans here, and must not share noise either.
         other = self.noise[release.t].setdefault(noise, made_of)
