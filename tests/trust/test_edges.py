@@ -11,6 +11,7 @@ from rillet import (
     ParameterError,
     Plan,
     Secret,
+    StateError,
     TailHistogram,
 )
 
@@ -108,3 +109,38 @@ def test_every_plan_that_is_accepted_runs_and_releases_numbers(name, below, uppe
 def test_a_declared_threshold_is_checked_like_a_bound():
     with pytest.raises(ParameterError, match="another unit"):
         Plan(epsilon=1.0, upper=1.0, length=100, threshold=FixedThreshold(upper=2.0**-210))
+
+
+# --- By the clock ---------------------------------------------------------------------------------
+
+BY_CLOCK = {
+    "epsilon": 1.0,
+    "upper": 10.0,
+    "every": "1h",
+    "start": "2026-01-01T00:00Z",
+    "length": "48h",
+}
+NOON = "2026-01-01T12:00Z"
+
+
+def test_a_tick_is_never_taken_for_an_observation():
+    plan = Plan(**BY_CLOCK)
+    for streams in (plan.open_many(), Plan(**BY_CLOCK, keys=["a"]).open_many()):
+        with pytest.raises(ParameterError, match=r"^every: expected a number of observations"):
+            streams.absorb(np.ones(3), np.zeros(3, np.int64))
+
+
+def test_by_the_clock_no_secret_serves_two_streams():
+    """What a secret was used for is not compared there, so only a fresh one is taken."""
+    plan, secret = Plan(**BY_CLOCK), Secret.generate()
+    stream = plan.open(secret=secret)
+    for act in (lambda: stream.update(1.0, at=NOON), lambda: stream.advance(until=NOON)):
+        with pytest.raises(StateError, match=r"^secret: expected a fresh one"):
+            act()
+    fresh = plan.open()
+    fresh.update(1.0, at=NOON)
+    assert len(fresh.advance(until=NOON)) == 12
+    blob = fresh.snapshot()
+    for one in (fresh, plan.resume(blob, secret=fresh.secret)):
+        with pytest.raises(StateError, match=r"^secret: expected a fresh one"):
+            one.advance(until="2026-01-01T13:00Z")
