@@ -96,14 +96,17 @@ def test_columns_move_as_far_as_is_charged(name, law, kind):
         assert charged / Fraction(mechanism.scale) ** 2 == mechanism.cost.mu_squared
 
 
-def test_rounding_is_charged_for_columns_that_move_only():
+def test_rounding_is_charged_for_columns_that_can_move():
     one, bins = (VECTORS[name][1] for name in ("one column", "one of three bins"))
     guarantee = Guarantee(1.0, 2**-20)
     strategy = BufferedToeplitz()
     single = Mechanism.calibrate(strategy, 500, guarantee, moves=one)
     assert single == Mechanism.calibrate(strategy, 500, guarantee)
+    still = Mechanism.calibrate(strategy, 500, guarantee, moves=lambda k: ((k, 0),))
+    assert still.sensitivity(1000) == single.sensitivity(1000)
     three = Mechanism.calibrate(strategy, 500, guarantee, moves=bins)
-    assert three.sensitivity(1000) == 2 * single.sensitivity(1000)
+    rounding = strategy.sensitivity(500, 0)
+    assert three.sensitivity(1000) == 2 * single.sensitivity(1000) + rounding
     encoder = strategy.encoder(3)
     moved = [
         encoder.encode(encoder.start(), 1, np.array([a, 0, 0]))[1]
@@ -112,6 +115,40 @@ def test_rounding_is_charged_for_columns_that_move_only():
     ]
     assert not moved[0].any()
     assert max(int(m @ m) for m in moved) <= strategy.sensitivity(3, 7)
+
+
+@pytest.mark.parametrize(
+    "strategy", [BinaryTree(), SignedDigitTree(), BinaryTree("gaussian"), BufferedToeplitz()]
+)
+def test_mixtures_of_movements_are_covered(strategy):
+    """A leaf may move by anything between two movements; with rounding, both columns then move."""
+    leaves, steps = 500, 40
+    mechanism = Mechanism.calibrate(
+        strategy, leaves, Guarantee(1.0, 2**-20), moves=lambda k: ((k, 0), (0, k))
+    )
+    mixed = [
+        sum(strategy.sensitivity(leaves, size) for size in (part, steps - part))
+        for part in range(1, steps)
+    ]
+    assert max(mixed) <= mechanism.sensitivity(steps)
+    if isinstance(strategy, BufferedToeplitz):  # charging the ends alone would not do
+        assert max(mixed) > strategy.sensitivity(leaves, steps)
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 5), Fraction(1, 2), Fraction(9, 10)])
+def test_every_split_costs_no_more_than_the_movements(share):
+    strategy, leaves = BufferedToeplitz(), 2**16
+    mechanism = Mechanism.calibrate(
+        strategy, leaves, Guarantee(1.0, 2**-20), moves=lambda k: ((k // 2, k // 2),)
+    )
+    for steps in (2**20, 2**14, 999):
+        parts = mechanism.split(steps, share)
+        cost = [strategy.sensitivity(leaves, part) for part in parts]
+        assert sum(cost) <= mechanism.sensitivity(steps)
+        assert cost[1] <= share * mechanism.sensitivity(steps)
+        assert float(cost[1] / mechanism.sensitivity(steps)) > 0.97 * float(share)
+    # Where rounding alone costs more than a part, nothing is split.
+    assert mechanism.split(10, Fraction(9, 10)) == (5, 5)
 
 
 @pytest.mark.parametrize("strategy", [SignedDigitTree(), BufferedToeplitz()])

@@ -13,12 +13,13 @@ import pytest
 
 from rillet import extras
 from rillet.errors import ParameterError, StreamEnded
-from rillet.noise import GAUSSIAN, LatticeNoise, Secret
+from rillet.noise import GAUSSIAN, LARGEST_SCALE, LatticeNoise, Secret
 from rillet.privacy import Guarantee
 from rillet.strategy.base import Mechanism
 from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz, buffered
 from rillet.strategy.toeplitz import encoder as blt_encoder
-from rillet.strategy.toeplitz.blt import RATES, Blt, blt_for
+from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH, RATES, Blt, blt_for
+from rillet.strategy.toeplitz.buffered import FineToeplitz
 from rillet.strategy.toeplitz.encoder import (
     CHUNK,
     LARGEST_TOTAL,
@@ -26,8 +27,10 @@ from rillet.strategy.toeplitz.encoder import (
     BltEncoder,
     difference,
     encoder_tables,
+    largest_leaf,
     plain,
     split,
+    wide,
 )
 from rillet.strategy.toeplitz.square_root import square_root_coefficients
 from rillet.testing import check_strategy
@@ -86,7 +89,7 @@ def test_rates_are_in_order_and_give_positive_coefficients(key):
     assert sum(blt.beta) == pytest.approx(1, rel=1e-30)
 
 
-@pytest.mark.parametrize(("log_length", "buffers"), [(8, 2), (12, 4), (20, 6), (30, 5)])
+@pytest.mark.parametrize(("log_length", "buffers"), [(8, 2), (12, 4), (20, 6), (30, 5), (40, 8)])
 def test_encoder_and_decoder_are_inverse_up_to_the_sum(log_length, buffers):
     blt = blt_for(2**log_length, buffers)
     c, g = coefficients(blt, 400), decoder_coefficients(blt, 400)
@@ -154,6 +157,16 @@ def test_deviation_is_within_two_percent_of_the_square_root(n):
     assert deviation < (1.003 if n <= 2**20 else 1.006) * yardstick
 
 
+@pytest.mark.parametrize("log_length", range(26, LARGEST_LOG_LENGTH + 1))
+def test_long_streams_stay_close_to_the_square_root(log_length):
+    """On the lattice that a plan chooses, with all that is charged."""
+    n = 2**log_length
+    mechanism = Mechanism.calibrate(BufferedToeplitz(), n, Guarantee(1.0, 2**-20))
+    deviation = math.sqrt(mechanism.unit_variance(n)[0] * float(mechanism.cost.mu_squared))
+    yardstick = (math.log(n) + 0.5772156649 + 4 * math.log(2)) / math.pi
+    assert deviation < 1.021 * yardstick
+
+
 @pytest.mark.parametrize(("n", "buffers"), [(5000, 3), (2**20, 6)])
 def test_variance_table_and_covariance_against_sums(n, buffers):
     blt = blt_for(n, buffers)
@@ -175,10 +188,12 @@ def test_variance_table_and_covariance_against_sums(n, buffers):
 
 def column_error(blt, tables, n, leaf, length):
     """``‖c̃ − c‖₂`` of one column, from the response to one large leaf, and its own rounding."""
+    bits = most_bits(tables, n)
     amplitude = LARGEST_TOTAL // n
     values = np.zeros(length, np.int64)
     values[leaf] = amplitude
-    encoder = BltEncoder(tables, n)
+    amplitude <<= bits
+    encoder = BltEncoder(tables, n, bits)
     _, nodes = encoder.encode(encoder.start(), 1, values)
     assert not nodes[:leaf].any()
     with mpmath.workprec(200):
@@ -192,7 +207,14 @@ def column_error(blt, tables, n, leaf, length):
         return distance, mpmath.sqrt(length) / amplitude
 
 
-@pytest.mark.parametrize(("n", "buffers"), [(200, 2), (2600, 3), (2600, 5), (2**25, 6)])
+def most_bits(tables, n):
+    """By how many bits nodes may be finer before leaves are clipped for it."""
+    return max(bits for bits in range(40) if largest_leaf(tables, n, bits) == LARGEST_TOTAL // n)
+
+
+@pytest.mark.parametrize(
+    ("n", "buffers"), [(200, 2), (2600, 3), (2600, 5), (2**25, 6), (2**40, 2), (2**40, 8)]
+)
 @pytest.mark.parametrize("leaf", [0, 63, 64, 1000, 1023])
 def test_columns_stay_within_the_proved_deviation(n, buffers, leaf):
     """What the fixed-point coefficients really are."""
@@ -205,7 +227,7 @@ def test_columns_stay_within_the_proved_deviation(n, buffers, leaf):
 @pytest.mark.parametrize(
     ("name", "bits"), [("GROWTH_BITS", 22), ("LADDER_BITS", 21), ("DECAY_BITS", 21)]
 )
-@pytest.mark.parametrize("n", [2600, 2**25])
+@pytest.mark.parametrize("n", [2600, 2**25, 2**40])
 def test_each_term_of_the_deviation_covers_its_coefficients(name, bits, n, monkeypatch):
     """With one kind of coefficient made coarse, its term decides, and is not far above."""
     blt = blt_for(n, 4)
@@ -219,7 +241,8 @@ def test_each_term_of_the_deviation_covers_its_coefficients(name, bits, n, monke
 
 
 @pytest.mark.parametrize(
-    "strategy", [BufferedToeplitz(buffers=3), BufferedToeplitz(), SquareRootToeplitz()]
+    "strategy",
+    [BufferedToeplitz(buffers=3), BufferedToeplitz(), FineToeplitz(bits=4), SquareRootToeplitz()],
 )
 @pytest.mark.parametrize("steps", [1, 1000, STEPS])
 def test_neighbours_are_never_farther_apart_than_charged(strategy, steps):
@@ -234,7 +257,7 @@ def test_neighbours_are_never_farther_apart_than_charged(strategy, steps):
         values[leaf], other[leaf] = 0, steps
         difference = encode(strategy, n, values)[1] - encode(strategy, n, other)[1]
         assert not difference[:leaf].any()
-        assert abs(int(difference[leaf])) == steps
+        assert abs(int(difference[leaf])) == steps << getattr(strategy, "bits", 0)
         farthest = max(farthest, int(np.sum(difference.astype(object) ** 2)))
     assert farthest <= charged
     if steps == STEPS:
@@ -269,11 +292,49 @@ def test_charge_for_rounding_is_small_and_the_bound_is_above_the_norm(log_length
     assert float(charged) ** 0.5 < float(norm) * 1.0005
 
 
+@pytest.mark.parametrize(
+    ("log_length", "observations", "bits"),
+    # A leaf holds many observations in the last two: the lattice is coarser than 2^61/n.
+    [
+        *((10, 2**10, 0), (30, 2**30, 0), (34, 2**34, 0), (37, 2**37, 1), (40, 2**40, 5)),
+        *((33, 2**40, 2), (24, 2**48, 5)),
+    ],
+)
+def test_nodes_are_so_fine_that_their_rounding_costs_little(log_length, observations, bits):
+    n, guarantee = 2**log_length, Guarantee(1.0, 2**-20)
+    found = Mechanism.calibrate(BufferedToeplitz(), n, guarantee, observations=observations)
+    assert getattr(found.strategy, "bits", 0) == bits
+    norm = float(found.strategy.blt(n).encoder_norm(n)) * (found.steps << bits)
+    assert norm < math.sqrt(found.strategy.sensitivity(n, found.steps)) < norm * (1 + 2.0**-6 / 2)
+    # What they release has the same unit as ever, with less noise than without the bits.
+    plain_std = math.sqrt(BufferedToeplitz().sensitivity(n, found.steps)) / found.steps
+    mu = math.sqrt(found.cost.mu_squared)
+    expected = (plain_std / mu) ** 2 * BufferedToeplitz().weights(n, np.array([n]))[0]
+    ratio = found.unit_variance(n)[0] / expected
+    assert ratio == pytest.approx(1, rel=1e-9) if bits == 0 else ratio < 0.995
+
+
+def test_finer_nodes_never_make_the_noise_too_large():
+    """With a small epsilon there is less room for bits, and then for steps."""
+    n = 2**40
+    bits = []
+    for epsilon in (1.0, 1e-2, 1e-4, 1e-5):
+        found = Mechanism.calibrate(BufferedToeplitz(), n, Guarantee(epsilon, 2**-20))
+        assert found.scale <= LARGEST_SCALE
+        bits.append(getattr(found.strategy, "bits", 0))
+    assert bits == sorted(bits, reverse=True)
+    assert bits[0] == 5
+    assert bits[-1] < 5
+
+
 # --- Equal forms ---------------------------------------------------------------------------------
 
 
-def by_definition(blt, values):
-    """The nodes as docs/proofs/toeplitz.md defines them, in plain integers."""
+def by_definition(blt, values, starts=None):
+    """The nodes as docs/proofs/toeplitz.md defines them, in plain integers.
+
+    The stream begins with the buffers ``starts`` at the start of a span.
+    """
     tables = encoder_tables(blt).coefficients
     a, q = tables.leaf_mix[0, :CHUNK].astype(int).tolist(), tables.buffer_mix.astype(int).tolist()
     v, rho = tables.leaf_mix[:, CHUNK:].T.astype(int).tolist(), tables.ladder.T.tolist()
@@ -281,7 +342,7 @@ def by_definition(blt, values):
     shift = tables.ladder_shift.tolist()
     decay, decay_shift = tables.decay.tolist(), tables.decay_shift.tolist()
     buffers = range(blt.buffers)
-    nodes, starts = [], [0] * blt.buffers
+    nodes, starts = [], starts or [0] * blt.buffers
     for span_first in range(0, len(values), CHUNK * SPAN):
         span, grown = values[span_first : span_first + CHUNK * SPAN], []
 
@@ -307,9 +368,10 @@ def by_definition(blt, values):
     return nodes
 
 
-def by_recursion(blt, noisy):
+def by_recursion(blt, noisy, bits):
     """The decoded sums: a running sum and first-order filters, one operation after the other."""
     weights, poles = (part.tolist() for part in blt.decoder_floats)
+    weights = [weight / 2**bits for weight in weights]
     total, carried, sums = 0.0, [0.0] * blt.buffers, []
     for value in map(float, noisy):
         total = decoded = weights[0] * value + total
@@ -321,19 +383,24 @@ def by_recursion(blt, noisy):
     return sums
 
 
-SIZES = [(300, 3, 300), (4000, 5, 4000), (2**25, 6, 2300)]
+SIZES = [(300, 3, 300), (4000, 5, 4000), (2**25, 6, 2300), (2**40, 8, 2300)]
 
 
 @pytest.mark.parametrize(("leaves", "buffers", "length"), SIZES)
 @pytest.mark.parametrize("size", ["usual", "largest", "negative"])
-def test_every_form_is_the_definition(leaves, buffers, length, size, monkeypatch):
+@pytest.mark.parametrize("bits", [0, 8])
+def test_every_form_is_the_definition(leaves, buffers, length, size, bits, monkeypatch):
     """Blocks, compiled blocks and single steps, bit for bit."""
     values = some_leaves(leaves, length, size)
     noise = np.random.default_rng(8).integers(-(2**30), 2**30, length)
     strategy = BufferedToeplitz(buffers=buffers)
     blt = strategy.blt(leaves)
-    defined = np.array(by_definition(blt, values.tolist()))
-    decoded = by_recursion(blt, (defined + noise).tolist())
+    if bits:
+        strategy = FineToeplitz(buffers=buffers, bits=bits)
+        limit = largest_leaf(encoder_tables(blt), leaves, bits)
+        values = np.clip(values, -limit, limit)
+    defined = np.array(by_definition(blt, (values << bits).tolist()))
+    decoded = by_recursion(blt, (defined + noise).tolist(), bits)
     ends = []
     for form in ("plain", "compiled"):
         force(monkeypatch, form)
@@ -349,6 +416,53 @@ def test_every_form_is_the_definition(leaves, buffers, length, size, monkeypatch
     encoded, carried = stepper.states()
     assert same(ends[0], ends[1])
     assert same(ends[0], (*encoded, *carried))
+
+
+@pytest.mark.parametrize(("leaves", "buffers"), [(4000, 5), (2**25, 6), (2**32, 8), (2**40, 8)])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("finest", [False, True])
+def test_nothing_overflows_late_in_a_stream(leaves, buffers, sign, finest, monkeypatch):
+    """Buffers as full as leaves of the largest size can make them, and then more such leaves."""
+    blt = blt_for(leaves, buffers)
+    tables = encoder_tables(blt)
+    bits = most_bits(tables, leaves) if finest else 0
+    limit, length = LARGEST_TOTAL // leaves, CHUNK * SPAN
+    before = leaves // length * length - 2 * length
+    full = [sign * part for part in fullest(tables, before, limit << bits)]
+    assert max(map(abs, full)) < 2**105
+    values = np.full(2 * length, sign * limit)
+    defined = by_definition(blt, (values << bits).tolist(), full)
+    assert max(map(abs, defined)) < 2**62
+    strategy = FineToeplitz(buffers=buffers, bits=bits)
+    encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
+    exact_open, exact_added, _ = encoder.start()
+    state = exact_open, exact_added, np.array(wide(full))
+    ends = []
+    for form in ("plain", "compiled"):
+        force(monkeypatch, form)
+        end, nodes = encoder.encode(state, before + 1, values)
+        assert nodes.tolist() == defined
+        ends.append(end)
+    stepper = strategy.stepper(leaves, before, state, decoder.start())
+    for value in values.tolist():
+        stepper.step(value, 0)
+    assert same(ends[0], ends[1])
+    assert same(ends[0], stepper.states()[0])
+
+
+def fullest(tables, leaves, size):
+    """Buffers after ``leaves`` leaves of one size, a whole number of spans, but for rounding."""
+    numbers = tables.coefficients
+    buffers = []
+    for i in range(len(numbers.decay)):
+        kept = Fraction(CHUNK << int(numbers.fraction_bits[i]))
+        kept -= int(numbers.leaf_mix[:, CHUNK + i].sum()) << int(numbers.growth_shift[i])
+        lost = Fraction(int(numbers.ladder[:, i].sum()), 1 << int(numbers.ladder_shift[i]))
+        with mpmath.workprec(200):
+            rate = mpmath.ldexp(int(numbers.decay[i]), -int(numbers.decay_shift[i]))
+            spans = -mpmath.expm1(leaves // (CHUNK * SPAN) * mpmath.log1p(-rate)) / rate
+            buffers.append(int(spans * int(size * kept * (SPAN - lost))))
+    return buffers
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])
@@ -373,7 +487,9 @@ def some_leaves(leaves, length, size):
     return generator.integers(-limit, limit, length)
 
 
-@pytest.mark.parametrize("strategy", [BufferedToeplitz(buffers=4), SquareRootToeplitz()])
+@pytest.mark.parametrize(
+    "strategy", [BufferedToeplitz(buffers=4), FineToeplitz(bits=5), SquareRootToeplitz()]
+)
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 def test_any_split_gives_the_same_nodes_sums_and_states(strategy, form, monkeypatch):
     force(monkeypatch, form)
@@ -438,7 +554,10 @@ def test_wide_integers_against_plain_ones():
 
 
 @pytest.mark.parametrize("kind", ["all the largest", "random", "every other", "a late jump"])
-def test_decoded_sums_without_noise_are_exact_but_for_rounding(kind):
+@pytest.mark.parametrize(
+    ("strategy", "leaves"), [(BufferedToeplitz(), 2**20), (FineToeplitz(bits=5), 2**40)]
+)
+def test_decoded_sums_without_noise_are_exact_but_for_rounding(kind, strategy, leaves):
     """At most a hundredth of the clipping range off, where the noise has some twenty of them."""
     n = 2**20
     values = np.full(n, STEPS)
@@ -448,9 +567,8 @@ def test_decoded_sums_without_noise_are_exact_but_for_rounding(kind):
         values[::2] = 0
     elif kind == "a late jump":
         values[: n // 2] = 0
-    strategy = BufferedToeplitz()
-    _, nodes = encode(strategy, n, values)
-    _, sums = decode(strategy, n, nodes)
+    _, nodes = encode(strategy, leaves, values)
+    _, sums = decode(strategy, leaves, nodes)
     assert np.max(np.abs(sums - np.cumsum(values))) < 0.01 * STEPS
 
 
@@ -489,11 +607,13 @@ def test_measured_variance_at_several_leaves(strategy):
         assert sums[:, t - 1].var() / expected == pytest.approx(1, abs=6 * 0.0224)
 
 
-@pytest.mark.parametrize("strategy", [BufferedToeplitz(buffers=2), SquareRootToeplitz()])
+@pytest.mark.parametrize(
+    "strategy", [BufferedToeplitz(buffers=2), FineToeplitz(bits=3), SquareRootToeplitz()]
+)
 def test_contract_of_a_strategy(strategy):
     check_strategy(
         strategy,
-        max_leaves=5,
+        max_leaves=3 if isinstance(strategy, FineToeplitz) else 5,
         linear=False,
         tight=False,
         tolerance=16,
@@ -542,7 +662,7 @@ def test_refuses_what_it_cannot_do():
     with pytest.raises(ParameterError, match="buffers"):
         BufferedToeplitz(buffers=9)
     with pytest.raises(ParameterError, match="length"):
-        BufferedToeplitz().sensitivity(2**31, 1)
+        BufferedToeplitz().sensitivity(2**41, 1)
     with pytest.raises(ParameterError, match="length"):
         SquareRootToeplitz().encoder(2**17)
 

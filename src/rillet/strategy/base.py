@@ -140,7 +140,8 @@ class Strategy(ABC):
         """How far the nodes can move when one leaf moves by at most ``steps``.
 
         For Laplace noise the L1 norm, for Gaussian noise the *square* of the L2 norm, over all
-        nodes of a stream of ``leaves`` leaves.
+        nodes of a stream of ``leaves`` leaves.  Convex in ``steps`` from 0 on, where it is what
+        rounding alone can move.
         """
 
     @abstractmethod
@@ -166,6 +167,13 @@ class Strategy(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no covariance")
 
+    def refined(self, leaves: int, steps: int, most: float) -> Strategy:
+        """The same strategy with finer nodes, up to ``most`` times, where rounding them costs.
+
+        ``steps`` is by how much a leaf moves.  By default nodes are as fine as leaves.
+        """
+        return self
+
     def stepper(
         self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
     ) -> Stepper | None:
@@ -174,9 +182,21 @@ class Strategy(ABC):
 
 
 def _sensitivity(strategy: Strategy, leaves: int, moves: tuple[tuple[int, ...], ...]) -> Fraction:
-    """Columns add up, since each has its own nodes; one that does not move moves no node."""
+    """Columns add up, since each has its own nodes; one that never moves moves no node.
+
+    A column that moves in some of the movements is charged its rounding in all of them: between
+    two of them it moves, and with that the charge is convex, so that their hull is covered.
+    """
+    moving = [any(sizes) for sizes in zip(*moves, strict=True)]
     return max(
-        sum((strategy.sensitivity(leaves, size) for size in move if size), Fraction(0))
+        sum(
+            (
+                strategy.sensitivity(leaves, size)
+                for size, moves_at_all in zip(move, moving, strict=True)
+                if moves_at_all
+            ),
+            Fraction(0),
+        )
         for move in moves
     )
 
@@ -242,6 +262,8 @@ class Mechanism:
                 scale = gaussian_std(sensitivity(steps), mu)
             if scale > LARGEST_SCALE:
                 raise noise_too_large(scale / steps)
+            strategy = strategy.refined(leaves, steps, LARGEST_SCALE / scale)
+            scale = gaussian_std(sensitivity(steps), mu)
             cost = Cost.gaussian(sensitivity(steps) / Fraction(scale) ** 2)
         return cls(strategy, leaves, steps, scale, cost, len(moves(steps)[0]), moves)
 
@@ -281,19 +303,23 @@ class Mechanism:
     def split(self, steps: int, share: Fraction) -> tuple[int, int]:
         """Two columns instead of those that ``steps`` pays for: how far each may move.
 
-        The second gets ``share`` of the cost, the first the rest.
+        The second gets ``share`` of the cost, the first the rest; where rounding alone costs more
+        than a part, they stay as they are.
         """
         whole = self.sensitivity(steps)
 
         def largest(part: Fraction) -> int:
-            low, high = 1, 2 * steps
+            low, high = 0, 2 * steps  # all that is tried and fits becomes `low`
             while high - low > 1:
                 middle = (low + high) // 2
                 fits = self.strategy.sensitivity(self.leaves, middle) <= whole * part
                 low, high = (middle, high) if fits else (low, middle)
             return low
 
-        return largest(1 - share), largest(share)
+        first, second = largest(1 - share), largest(share)
+        if not first or not second:
+            ((first, second),) = self.moves(steps)
+        return first, second
 
     @property
     def law(self) -> Law:

@@ -161,7 +161,10 @@ def _residues(poles: list[mpmath.mpf], zeros: list[mpmath.mpf]) -> list[mpmath.m
 
 @lru_cache(maxsize=64)
 def blt_for(leaves: int, buffers: int) -> Blt:
-    """The strategy fitted to the next power of two: within 0.2 % of the best for ``leaves``."""
+    """The strategy fitted to the next power of two: within 0.2 % of the best for ``leaves``.
+
+    Short streams gain nothing from many buffers: they take as many as were fitted.
+    """
     if leaves > 2**LARGEST_LOG_LENGTH:
         raise ParameterError(
             "length",
@@ -170,6 +173,8 @@ def blt_for(leaves: int, buffers: int) -> Blt:
             hint="release less often (every=…)",
         )
     log_length = max(SMALLEST_LOG_LENGTH, (leaves - 1).bit_length())
+    while (log_length, buffers) not in RATES:
+        buffers -= 1
     return Blt(tuple(round(rate * 2.0**53) for rate in RATES[log_length, buffers]))
 
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import mpmath
 import numpy as np
@@ -31,8 +31,17 @@ from rillet.strategy.toeplitz.blt import (
     check_gaussian,
     squared_sensitivity,
 )
-from rillet.strategy.toeplitz.encoder import BLOCK, BltEncoder, encoder_tables, kernels
+from rillet.strategy.toeplitz.encoder import (
+    BLOCK,
+    BltEncoder,
+    encoder_tables,
+    kernels,
+    largest_leaf,
+)
 from rillet.strategy.toeplitz.stepper import BltStepper
+
+#: Nodes have this many bits more than it takes for all their roundings to weigh as much as a leaf.
+_ROUNDING_BITS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -48,8 +57,8 @@ class BufferedToeplitz(Strategy):
     law
         ``"gaussian"``.
     buffers
-        Number of buffers, 2 to 6; ``None`` takes as few as come within 0.2 % of the square root,
-        or 6.
+        Number of buffers, 2 to 8, of which streams of up to 2^30 leaves take at most 6; ``None``
+        takes as few as come within 0.2 % of the square root, or as many as there are.
 
     Examples
     --------
@@ -71,7 +80,8 @@ class BufferedToeplitz(Strategy):
         if self.buffers is not None:
             return blt_for(leaves, self.buffers)
         log_length = (leaves - 1).bit_length()
-        return blt_for(leaves, 3 + (log_length > 10) + (log_length > 14) + (log_length > 17))
+        few = 3 + (log_length > 10) + (log_length > 14)
+        return blt_for(leaves, few if log_length <= 17 else MOST_BUFFERS)
 
     def constants(self, leaves: int) -> tuple[float, ...]:
         """The rates."""
@@ -108,6 +118,60 @@ class BufferedToeplitz(Strategy):
         """Both, one leaf at a time in plain integers and floats."""
         return BltStepper(self.blt(leaves), leaves, absorbed, encoder_state, decoder_state)
 
+    def refined(self, leaves: int, steps: int, most: float) -> BufferedToeplitz:
+        """Nodes so fine that their rounding adds about 2^-6 of ``steps`` to the norm, at most.
+
+        That takes ``2^bits·steps ≥ 2^6·√leaves``: usually no bits, but some for a long stream on a
+        coarse lattice, such as one without a known end.  (More would make draws slower.)
+        """
+        tables, bits = encoder_tables(self.blt(leaves)), 0
+        whole = largest_leaf(tables, leaves, 0)
+        while (
+            (steps << bits) ** 2 < leaves << 2 * _ROUNDING_BITS
+            and 2 << bits <= most
+            and largest_leaf(tables, leaves, bits + 1) == whole
+        ):
+            bits += 1
+        return FineToeplitz(self.law, self.buffers, bits) if bits else self
+
+
+@dataclass(frozen=True)
+class FineToeplitz(BufferedToeplitz):
+    """A buffered Toeplitz strategy whose nodes lie on a lattice finer by ``2^bits``.
+
+    It encodes leaves ``2^bits`` times as large, and decodes sums ``2^bits`` times as small.  A plan
+    takes it by itself (:meth:`BufferedToeplitz.refined`).
+    """
+
+    bits: int = 0
+
+    def sensitivity(self, leaves: int, steps: int) -> Fraction:
+        """That of leaves ``2^bits`` times as large."""
+        return super().sensitivity(leaves, steps << self.bits)
+
+    def weights(self, leaves: int, t: IntArray) -> FloatArray:
+        """Variance in units of one node's, which are smaller."""
+        return super().weights(leaves, t) * 4.0**-self.bits
+
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """Covariance in units of one node's variance, which are smaller."""
+        return super().covariance(leaves, earlier, later) * 4.0**-self.bits
+
+    def encoder(self, leaves: int) -> Encoder:
+        """Exact fixed-point recurrences."""
+        return BltEncoder(encoder_tables(self.blt(leaves)), leaves, self.bits)
+
+    def decoder(self, leaves: int) -> Decoder:
+        """The inverse filter and the running sum, in partial fractions."""
+        return BltDecoder(self.blt(leaves), self.bits)
+
+    def stepper(
+        self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
+    ) -> Stepper:
+        """Both, one leaf at a time in plain integers and floats."""
+        blt = self.blt(leaves)
+        return BltStepper(blt, leaves, absorbed, encoder_state, decoder_state, self.bits)
+
 
 @lru_cache(maxsize=64)
 def _column_norm(blt: Blt, leaves: int) -> mpmath.mpf:
@@ -122,9 +186,11 @@ class BltDecoder(Decoder):
 
     (The direct form of the same filter loses all its digits within some 10^7 leaves.)
     State: the weighted running sum, and for each filter what it carries to the next leaf.
+    Nodes come on a lattice finer by ``2^bits``, which the weights undo exactly.
     """
 
     blt: Blt
+    bits: int = 0
 
     def start(self) -> State:
         """Everything is 0."""
@@ -134,6 +200,8 @@ class BltDecoder(Decoder):
         """Prefix sums; the same floats for any split into blocks.  **Privacy.** Post-processing."""
         carried = state[0].copy()
         weights, poles = self.blt.decoder_floats
+        if self.bits:
+            weights = weights * 2.0**-self.bits
         prefix = np.empty(len(noisy))
         fast = kernels(len(noisy))
         if fast is not None:

@@ -25,6 +25,7 @@ exact in any order of summation, whatever the BLAS does with threads and fused o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -52,8 +53,11 @@ BLOCK: Final = 2**14
 #: Chunks worked on at once where that is possible: few enough for the first-level cache, and for
 #: OpenBLAS not to start threads, which cost many times the product itself on a busy machine.
 _SLICE: Final = 48
-#: Sum of the sizes of all leaves that the arithmetic has room for.
+#: Sum of the sizes of all leaves, at least, that the arithmetic has room for.
 LARGEST_TOTAL: Final = 2**62
+#: Nodes, and buffers in their units, that the arithmetic has room for.
+LARGEST_NODE: Final = 2**63
+LARGEST_BUFFER: Final = 2**105
 #: Shorter blocks are not worth the first call of a compiled loop.
 SHORTEST_COMPILED: Final = 256
 
@@ -225,6 +229,31 @@ def encoder_tables(blt: Blt) -> EncoderTables:
     return EncoderTables(coefficients, ladder_mix, deviation, rounding)
 
 
+@lru_cache(maxsize=64)
+def largest_leaf(tables: EncoderTables, leaves: int, bits: int) -> int:
+    """Size of the leaves that may be encoded on a lattice finer by ``2^bits``; others are clipped.
+
+    Usually as much as ``leaves`` of them may sum up to; less where too many bits would not leave
+    room for the buffers and nodes that such leaves can give (Lemma 1 of docs/proofs/toeplitz.md).
+    """
+    largest = LARGEST_TOTAL // leaves
+    if not bits:
+        return largest
+    numbers = tables.coefficients
+    sums = [int(total) for total in numbers.leaf_mix.sum(axis=0)]
+    node, buffer = Fraction(sums[CHUNK - 1], 1 << COEFFICIENT_BITS), Fraction(1)
+    for i, f in enumerate(numbers.fraction_bits.tolist()):
+        kept = (CHUNK << f) - (sums[CHUNK + i] << int(numbers.growth_shift[i]))
+        lost = Fraction(int(numbers.ladder[:, i].sum()), 1 << int(numbers.ladder_shift[i]))
+        spans = 1 + Fraction(1 << int(numbers.decay_shift[i]), int(numbers.decay[i]))
+        reached = min(Fraction(leaves << f), kept * (SPAN - lost) * spans)
+        buffer = max(buffer, reached)
+        node += int(numbers.buffer_mix[i].max()) * reached / (1 << COEFFICIENT_BITS + 2 * LIMB)
+    # Half the room is left for roundings and noise; the leaves of a chunk are summed up as well.
+    room = min(LARGEST_NODE / max(node, Fraction(CHUNK)), LARGEST_BUFFER / buffer) / 2
+    return min(largest, int(room) >> bits)
+
+
 # --- Blocks --------------------------------------------------------------------------------------
 
 
@@ -244,10 +273,13 @@ class BltEncoder(Encoder):
     State: the leaves of the open chunk (zeros after them); what each closed chunk of the open span
     adds to the buffers (zeros after them); the buffers at the start of the span.  The last two are
     wide integers, high parts first.
+
+    Leaves, and so nodes, are counted on a lattice finer by ``2^bits``.
     """
 
     tables: EncoderTables
     leaves: int
+    bits: int = 0
 
     def start(self) -> State:
         """Everything is 0."""
@@ -260,13 +292,16 @@ class BltEncoder(Encoder):
         **Privacy.** Touches raw data.  Total: leaves beyond the room of the arithmetic, which a
         plan excludes, are clipped, and clipping cannot increase a difference.
         """
-        count, limit = len(exact_leaves), LARGEST_TOTAL // self.leaves
+        count, limit = len(exact_leaves), largest_leaf(self.tables, self.leaves, self.bits)
         check_end(first + count - 1, self.leaves)
         nodes = np.empty(count, np.int64)
         fast = kernels(count)
         if fast is not None:
             state = tuple(part.copy() for part in state)
-            fast.encode(self.tables.coefficients, state, first - 1, exact_leaves, limit, nodes)
+            fast.encode(
+                *(self.tables.coefficients, state, first - 1),
+                *(exact_leaves, limit, self.bits, nodes),
+            )
             return state, nodes
         done = 0
         while done < count:
@@ -287,13 +322,15 @@ class BltEncoder(Encoder):
         exact_block = np.zeros(rows * CHUNK, np.int64)
         exact_block[:position] = exact_open[:position]
         np.clip(exact_leaves, -limit, limit, out=exact_block[position:filled])
+        if self.bits:
+            exact_block[position:filled] <<= self.bits
         exact_chunks = exact_block.reshape(rows, CHUNK)
         # What every chunk since the start of the open span adds to the buffers.
         skipped = before // CHUNK % SPAN
         spans = (skipped + rows - 1) // SPAN + 1
         added = np.zeros((*exact_added.shape[:2], spans * SPAN), np.int64)
         added[..., :skipped] = exact_added[..., :skipped]
-        products = self._leaf_products(exact_chunks, limb_count(limit))
+        products = self._leaf_products(exact_chunks, limb_count(limit << self.bits))
         lost = products[:, :closed, CHUNK:].swapaxes(1, 2).astype(np.int64)
         _, _, f, e, *_ = self.tables.coefficients
         whole, top = exact_chunks[:closed].sum(axis=1), lost[2] if len(lost) == 3 else np.int64(0)

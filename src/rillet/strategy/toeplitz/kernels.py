@@ -114,6 +114,7 @@ def encode(
     before: int,
     exact_leaves: IntArray,
     limit: int,
+    bits: int,
     nodes: IntArray,
 ) -> None:
     """Encode leaves, at most ``limit`` in size, after ``before`` others; updates the state.
@@ -124,7 +125,7 @@ def encode(
     d, width = tables.buffer_mix.shape
     size = len(tables.ladder)
     length = size * width
-    count = 2 if limit < 1 << 2 * LIMB else 3
+    count = 2 if limit << bits < 1 << 2 * LIMB else 3
     exact_span = np.zeros(length, np.int64)
     exact_rows = exact_span.reshape(size, width)
     exact_nodes = np.zeros((size, width), np.int64)
@@ -139,7 +140,8 @@ def encode(
         opened, closed, last = begin // width, stop // width, (stop - 1) // width
         exact_rows[opened, : begin % width] = exact_open[: begin % width]
         for index in range(begin, stop):
-            exact_span[index] = min(max(exact_leaves[done + index - begin], -limit), limit)
+            exact_leaf = min(max(exact_leaves[done + index - begin], -limit), limit)
+            exact_span[index] = exact_leaf << bits
         for number in range(count):
             # The last limb keeps all higher bits and the sign.
             mask = -1 if number == count - 1 else MASK

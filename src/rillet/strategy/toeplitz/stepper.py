@@ -12,11 +12,11 @@ from rillet.strategy.toeplitz.blt import Blt
 from rillet.strategy.toeplitz.encoder import (
     CHUNK,
     COEFFICIENT_BITS,
-    LARGEST_TOTAL,
     LIMB,
     SPAN,
     check_end,
     encoder_tables,
+    largest_leaf,
     plain,
     wide,
 )
@@ -52,18 +52,25 @@ class BltStepper(Stepper):
     """
 
     def __init__(
-        self, blt: Blt, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
+        self,
+        blt: Blt,
+        leaves: int,
+        absorbed: int,
+        encoder_state: State,
+        decoder_state: State,
+        bits: int = 0,
     ) -> None:
         exact_open, exact_added, exact_buffers = encoder_state
         self._lists = _lists(blt)
         self._leaves, self._t = leaves, absorbed
-        self._limit = LARGEST_TOTAL // leaves
+        self._limit, self._bits = largest_leaf(encoder_tables(blt), leaves, bits), bits
         chunks = absorbed // CHUNK % SPAN
         self._exact_open: list[int] = exact_open[: absorbed % CHUNK].tolist()
         self._exact_added = [plain(exact_added[:, i, :chunks]) for i in range(blt.buffers)]
         self._exact_buffers = plain(exact_buffers)
         self._exact_base = self._begin_chunk()
         weights, poles = blt.decoder_floats
+        weights = weights * 2.0**-bits
         carried: list[float] = decoder_state[0].tolist()
         self._sum, self._carried = carried[0], carried[1:]
         self._sum_weight = float(weights[0])
@@ -75,7 +82,7 @@ class BltStepper(Stepper):
         """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
         check_end(self._t + 1, self._leaves)
         self._t += 1
-        exact_leaf = max(-self._limit, min(exact_leaf, self._limit))
+        exact_leaf = max(-self._limit, min(exact_leaf, self._limit)) << self._bits
         exact_open = self._exact_open
         index = len(exact_open)
         inside = sum(map(mul, self._lists.inside[index], exact_open))
