@@ -183,7 +183,7 @@ def test_record_is_json_with_the_same_names():
         elif value is not None:
             assert value == getattr(release, name)
     unknown = {name for name, value in record.items() if value is None}
-    assert unknown == {"clipped_share", "noise_covariance"}
+    assert unknown == {"clipped_share", "noise_covariance", "noise_slack"}
     assert record["count_noise_std"] == 0.0
 
 

@@ -175,3 +175,11 @@ def test_a_release_without_a_value_says_so():
     assert text.startswith("Release(mean at t=1: no mean yet, 95 % noise interval [-5, 70]")
     (record,) = release(**{**KNOWN, "value": math.nan})
     assert record["value"] is None
+
+
+def test_slack_widens_the_interval():
+    plain = {**KNOWN, "noise_covariance": math.nan}
+    low, high = release(**plain, noise_slack=0.5).noise_interval()
+    narrow = release(**plain).noise_interval()
+    assert high - 20.0 == pytest.approx(1.5 * (narrow[1] - 20.0))
+    assert 20.0 - low == pytest.approx(1.5 * (20.0 - narrow[0]))

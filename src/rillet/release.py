@@ -66,6 +66,7 @@ FIELDS: Final = (
     Field("value", optional=True),
     Field("noise_std", optional=True),
     Field("noise_covariance", optional=True),
+    Field("noise_slack", optional=True),
     Field("sum", optional=True),
     Field("sum_noise_std", optional=True),
     Field("mean", optional=True),
@@ -146,6 +147,7 @@ def _noise_interval(
     value: Any,
     std: Any,
     covariance: Any,
+    slack: Any,
     count: Any,
     count_std: Any,
     clip_lower: Any,
@@ -159,7 +161,8 @@ def _noise_interval(
 
         d² <= deviations² · (std² - 2 · covariance · d + d² · (count_std / count)²).
 
-    Where that does not bound d, or there is no value yet, it is the clipping range.
+    Where that does not bound d, or there is no value yet, it is the clipping range.  ``slack`` is
+    added to each deviation.
 
     **Privacy.** Post-processing.
 
@@ -168,7 +171,7 @@ def _noise_interval(
     Fieller, "Some problems in interval estimation", J. R. Statist. Soc. B 16 (1954).
     """
     with np.errstate(all="ignore"):
-        reach = deviations * std
+        reach = deviations * (std + np.where(np.isnan(slack), 0.0, slack))
         # Squares as products: the powers of numbers and of arrays differ in the last bit.
         share = deviations * count_std / count
         bend = 1 - share * share
@@ -183,7 +186,7 @@ def _noise_interval(
 
 #: The fields from which the interval follows, in the order of its arguments.
 _FOR_INTERVAL: Final = (
-    *("value", "noise_std", "noise_covariance", "count", "count_noise_std"),
+    *("value", "noise_std", "noise_covariance", "noise_slack", "count", "count_noise_std"),
     *("clip_lower", "clip_upper"),
 )
 
@@ -213,6 +216,9 @@ class Release:
     noise_covariance : float
         Where the value is divided by a noisy count, the covariance of the noise of both, divided by
         the count; otherwise NaN.
+    noise_slack : float
+        Where no value is taken to be missing although a few may be, by how much that may be off
+        for each deviation: the interval has it besides the noise.  Otherwise NaN, or 0.
     sum, sum_noise_std, mean, mean_noise_std, count, count_noise_std : float
         Of running sums and means; NaN for other statistics.  A public count has noise 0.
     clip_lower, clip_upper : float
@@ -331,6 +337,7 @@ class Release:
         value: float
         noise_std: float
         noise_covariance: float
+        noise_slack: float
         sum: float
         sum_noise_std: float
         mean: float
@@ -745,6 +752,7 @@ class Releases:
         value: FloatArray
         noise_std: FloatArray
         noise_covariance: FloatArray
+        noise_slack: FloatArray
         sum: FloatArray
         sum_noise_std: FloatArray
         mean: FloatArray

@@ -149,6 +149,13 @@ class Leaf(ABC):
         """For each reading, what every observation (public number of them) adds besides."""
         return ()
 
+    def totals(self, observations: Any, mean: float, readings: int) -> tuple[Any, ...]:
+        """The readings of so many values with this mean: for a forecast."""
+        return tuple(
+            observations * (1.0 if reading == self.count_reading else mean)
+            for reading in range(readings)
+        )
+
 
 class Totals:
     """Noisy readings and the covariance of their noise: public.

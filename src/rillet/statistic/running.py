@@ -224,12 +224,12 @@ class Running(Statistic):
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
         """Sum, mean and count."""
-        known = _running(totals)
+        known = _running(totals, self._value)
         value, noise_std = known[self._value], known[f"{self._value}_noise_std"]
         return {"value": value, "noise_std": noise_std, **known}
 
 
-def _running(totals: Totals) -> dict[str, Callable[[], Any]]:
+def _running(totals: Totals, value: str) -> dict[str, Callable[[], Any]]:
     if len(totals.sums) == 1:
         total, count = totals.sums[SUM], totals.count
         return {
@@ -241,7 +241,9 @@ def _running(totals: Totals) -> dict[str, Callable[[], Any]]:
             "count_noise_std": lambda: count * 0.0,
         }
     ratio = _Ratio(totals)
+    slack = {"mean": ratio.slack_of_mean, "sum": ratio.slack_of_sum}[value]
     return {
+        **({} if totals.complete is None else {"noise_slack": slack}),
         "sum": ratio.sum,
         "sum_noise_std": ratio.sum_noise_std,
         "mean": ratio.mean,
@@ -306,6 +308,21 @@ class _Ratio:
     def mean_noise_std(self) -> Any:
         totals = self._totals
         return self._either(lambda: totals.std(SUM_IF_COMPLETE) / totals.count, self._noise_std)
+
+    def slack_of_mean(self) -> Any:
+        """How far a deviation of the count would move a mean of which none is missing."""
+        totals, middle = self._totals, self._totals.clipping.middle
+        return self._either(
+            lambda: abs(self.mean() - middle) * self.count_noise_std() / totals.count,
+            lambda: totals.sums[COUNT] * 0.0,
+        )
+
+    def slack_of_sum(self) -> Any:
+        """The same of a sum."""
+        totals, middle = self._totals, abs(self._totals.clipping.middle)
+        return self._either(
+            lambda: middle * self.count_noise_std(), lambda: totals.sums[COUNT] * 0.0
+        )
 
     def noise_covariance(self) -> Any:
         """Of the mean's noise and the count's, over the count."""

@@ -79,6 +79,7 @@ def made_up_releases(
         "value": mean,
         "noise_std": mean_noise,
         "noise_covariance": known(-noise),
+        "noise_slack": known(noise / 3),
         "sum": known(total),
         "sum_noise_std": known(noise),
         "mean": known(mean),
