@@ -41,9 +41,11 @@ from rillet.source.base import is_integer
 __all__ = [
     "Dataset",
     "baskets",
+    "baskets_with_time",
     "flights",
     "flights_with_time",
     "household_power",
+    "household_power_with_time",
     "load",
     "names",
     "trips",
@@ -101,8 +103,8 @@ class Dataset:
         self.values.setflags(write=False)
 
 
-def baskets() -> FloatArray:
-    """Return what each basket of *The Complete Journey* cost, in dollars, in time order.
+def baskets_with_time() -> tuple[FloatArray, TimeArray]:
+    """Return what each basket of *The Complete Journey* cost, in dollars, and when it was paid.
 
     **Privacy.** Public data.
 
@@ -113,8 +115,10 @@ def baskets() -> FloatArray:
 
     Returns
     -------
-    numpy.ndarray
-        155,848 totals.
+    totals : numpy.ndarray
+        155,848 totals, in time order.
+    times : numpy.ndarray
+        Their first time stamps, which say nothing of a zone.
 
     References
     ----------
@@ -133,7 +137,22 @@ def baskets() -> FloatArray:
     first = np.full(identity.size, np.iinfo(np.int64).max)
     np.minimum.at(first, line_to_basket, time.astype(np.int64))
     order = np.lexsort((identity, first))
-    return cents[order] / 100.0
+    return cents[order] / 100.0, first[order].astype(time.dtype)
+
+
+def baskets() -> FloatArray:
+    """Return what each basket of *The Complete Journey* cost, in dollars, in time order.
+
+    **Privacy.** Public data.
+
+    As `baskets_with_time`.
+
+    Returns
+    -------
+    numpy.ndarray
+        155,848 totals.
+    """
+    return baskets_with_time()[0]
 
 
 def flights_with_time() -> tuple[FloatArray, TimeArray]:
@@ -197,7 +216,7 @@ def flights() -> FloatArray:
     return flights_with_time()[0]
 
 
-def household_power() -> FloatArray:
+def household_power_with_time() -> tuple[FloatArray, TimeArray]:
     """Return the active power that one household drew in each minute of almost four years, in kW.
 
     **Privacy.** Public data.
@@ -209,13 +228,36 @@ def household_power() -> FloatArray:
 
     Returns
     -------
-    numpy.ndarray
+    readings : numpy.ndarray
         2,075,259 readings.
+    times : numpy.ndarray
+        The minute of each.  They have no zone and run on without daylight saving: one hour ahead
+        of UTC, ``Etc/GMT-1``, fits a house near Paris in winter.
 
     References
     ----------
     Hébrail and Bérard, *Individual household electric power consumption*, UCI Machine Learning
     Repository, 2012, by way of the package EnergyData.
+    """
+    path = file_of_package("EnergyData", "data", "householdpower.csv", package="EnergyData")
+    # The times are read as if they were UTC: a time without a zone is what its digits say.
+    options = {"path": path, "column": "Global_active_power", "time": "date_time", "zone": "UTC"}
+    blocks = list(open_source(options).blocks())
+    raw_at = np.concatenate([block.at for block in blocks if block.at is not None])
+    return np.concatenate([block.raw_values for block in blocks]), raw_at.view("M8[us]")
+
+
+def household_power() -> FloatArray:
+    """Return the active power that one household drew in each minute of almost four years, in kW.
+
+    **Privacy.** Public data.
+
+    As `household_power_with_time`.
+
+    Returns
+    -------
+    numpy.ndarray
+        2,075,259 readings.
     """
     path = file_of_package("EnergyData", "data", "householdpower.csv", package="EnergyData")
     source = open_source({"path": path, "column": "Global_active_power"})

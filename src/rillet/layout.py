@@ -148,6 +148,21 @@ class Layout:
         """By the clock a column of a leaf saturates here, so that no sum can overflow: public."""
         return LARGEST_SUM // self.length
 
+    @cached_property
+    def fewest_to_saturate(self) -> int:
+        """By the clock, so many observations always fit into a tick; with more it may saturate."""
+        largest = 1
+        for segment in self.segments:
+            largest = max(largest, *(max(move) for move in self.leaf.moves(segment.steps)))
+            for share in COUNT_SHARES if self.leaf.splits else ():
+                steps, count = self._split(segment.steps, share)
+                largest = max(largest, steps // 2, count)
+        fit = self.largest_leaf // largest
+        if self.warm_up is not None:
+            most = max(max(move) for move in self.warm_up_leaf.moves(self.warm_up.steps))
+            fit = min(fit, LARGEST_SUM // most // self.lag)
+        return fit
+
     def grid(self, clipping: Range, segment: Segment, count_share: float) -> Grid:
         """The lattice of a segment; ``count_share`` is what counting should get of its budget.
 
@@ -374,72 +389,99 @@ class Layout:
 
         Where the range may change, as if it did not.  Of a number or of an array.
         """
+        leaves = self._leaves_released_by(t)
+        unit = np.full(leaves.shape, np.sqrt(self.warm_up_unit_variance))
+        if leaves.any():
+            unit[leaves > 0] = self.unit_std(leaves[leaves > 0])
+        return unit if unit.ndim else float(unit)
+
+    def _leaves_released_by(self, t: Any) -> IntArray:
+        """Leaves of the main mechanism that are released at ``t``; 0 where the warm-up is the last.
+
+        Refuses what is no time of a release, or comes before the first.
+        """
         times = np.asarray(t)
         first = min(self.first_release, self.length)
         if times.dtype.kind not in "iu" or not np.all((first <= times) & (times <= self.length)):
+            what = "an observation number" if self.clock is None else "a tick"
             raise ParameterError(
-                "t",
-                f"an observation number from {first:,}, the first release, to {self.length:,}",
-                t,
+                "t", f"{what} from {first:,}, the first release, to {self.length:,}", t
             )
-        leaves = (times - self.lag) // self.every
-        leaves = np.where(times == self.length, self.complete_leaves(self.length), leaves)
-        in_main = (times > self.lag) & (leaves > 0)
-        unit = np.full(times.shape, np.sqrt(self.warm_up_unit_variance))
-        if in_main.any():
-            unit[in_main] = self.unit_std(leaves[in_main])
-        return unit if unit.ndim else float(unit)
+        complete = (times - self.lag) // self.every
+        return np.where(times == self.length, self.leaf_of(self.length), complete)
 
     @property
     def first_release(self) -> int:
-        """Observation number of the first release."""
+        """``t`` of the first release."""
         return self.lag or min(self.every, self.length)
 
-    def noise_std_at(self, t: Any, clipping: Range, rate: float | None = None) -> Any:
-        """Noise std of the statistic's first number at ``t``, as if the range never changed.
+    def expected_noise(
+        self, t: Any, clipping: Range, rate: float | None = None, mean: float | None = None
+    ) -> dict[str, Any]:
+        """Noise std at ``t`` by the names of a record, as if the clipping range never changed.
 
-        Of a number or of an array.  By the clock ``rate`` is a guess of the observations for each
-        tick; the values are taken to lie at the lower end, where counting costs most.
+        ``noise_std`` is that of the statistic's first number; ``mean_noise_std`` and others are
+        there if a release has them.  Of a number or of an array.
+
+        By the clock ``rate`` is a guess of the observations in a tick: without one, what depends on
+        it is NaN.  ``mean`` is a guess of theirs: without one they are taken to lie at the lower
+        end, where counting costs most.  Where a count would be lost in noise there is no mean, and
+        its noise is NaN.
         """
-        self.unit_std_at(t)  # refuses other times
-        times = np.ravel(np.asarray(t, np.int64))
-        stds = np.empty(len(times))
-        in_main = (times - self.lag) // self.every > 0
-        in_main |= (times == self.length) & (times > self.lag)
-        for inside, leaves in (
-            (~in_main, None),
-            (in_main, np.array([self.complete_leaves(int(x)) for x in times[in_main]], np.int64)),
-        ):
-            if inside.any():
-                totals = self._expected(times[inside], leaves, clipping, rate)
-                found = np.ravel(self.statistic.numbers(totals)["noise_std"]())
-                stds[inside] = found[:: len(self.statistic.names)]
-        return stds.reshape(np.shape(t)) if np.ndim(t) else float(stds[0])
+        times = np.asarray(t)
+        leaves = self._leaves_released_by(times).ravel()
+        mean = clipping.lower if mean is None else min(max(mean, clipping.lower), clipping.upper)
+        observations = times.ravel() * (1.0 if self.clock is None else rate or np.nan)
+        warm_up = self._warm_up_units(clipping)
+        units = self._expected_units(clipping, mean)
+        # What stands at a time was released in the segment of its last leaf; 0 is the warm-up.
+        released = np.minimum(self.lag + leaves * self.every, self.length)
+        segment_of = np.where(leaves, 1 + np.searchsorted(self._segment_ends, released), 0)
+        found: dict[str, FloatArray] = {}
+        for number in np.unique(segment_of).tolist():
+            here = segment_of == number
+            if number:
+                covariance = self.covariances(leaves[here], units[:number], warm_up)
+            else:
+                covariance = self._covariances_of_warm_up(int(here.sum()), warm_up)
+            leaf = self.leaf if number else self.warm_up_leaf
+            totals = Totals(
+                times.ravel()[here] if self.clock is None else None,
+                leaf.totals(observations[here], mean, len(units[0] if number else warm_up)),
+                covariance,
+                clipping,
+                np.ones(int(here.sum()), bool) if leaf.may_be_complete else None,
+            )
+            for name, work_out in self.statistic.numbers(totals).items():
+                if name.endswith("noise_std"):
+                    rows = np.ravel(work_out())[:: len(self.statistic.names)]
+                    found.setdefault(name, np.empty(times.size))[here] = rows
+        if times.ndim:
+            return {name: stds.reshape(times.shape) for name, stds in found.items()}
+        return {name: float(stds[0]) for name, stds in found.items()}
 
-    def _expected(
-        self, t: IntArray, leaves: IntArray | None, clipping: Range, rate: float | None
-    ) -> Totals:
-        """Totals as they might be, for a forecast; without leaves those of the warm-up."""
-        warm_up: Units = ()
-        if self.warm_up is not None:
-            steps, count = self.warm_up_leaf.cut(self.warm_up.steps)
-            grid = Grid(clipping.lower, clipping.upper, steps, count)
-            warm_up = self.warm_up_leaf.units(grid)
-        first = np.array(warm_up)
+    def _expected_units(self, clipping: Range, mean: float) -> list[Units]:
+        """What lattice units are worth in each segment, if the mean is this one."""
+        share = self.statistic.count_share((mean, 1.0), clipping)
+        shares = [share] * len(self.segments)
+        if self.warm_up is None:
+            shares[:1] = [0.5]  # nothing is released yet that could tell
+        return [
+            self.leaf.units(self.grid(clipping, segment, share))
+            for segment, share in zip(self.segments, shares, strict=True)
+        ]
 
-        def of_warm_up(one: int, other: int) -> FloatArray:
-            node = float(first[one] @ first[other]) * self._warm_up_node_variance
-            return np.full(len(t), node)
+    def _warm_up_units(self, clipping: Range) -> Units:
+        if self.warm_up is None:
+            return ()
+        steps, count = self.warm_up_leaf.cut(self.warm_up.steps)
+        return self.warm_up_leaf.units(Grid(clipping.lower, clipping.upper, steps, count))
 
-        covariance: Callable[[int, int], FloatArray] = of_warm_up
-        readings = len(warm_up)
-        if leaves is not None:
-            units = self.leaf.units(self.grid(clipping, self.segments[-1], 0.5))
-            covariance, readings = self.covariances(leaves, [units], warm_up), len(units)
-        observations = t * 1.0 if rate is None else t * rate
-        sums = (observations * clipping.lower, observations, observations * clipping.lower)
-        complete = None if self.setting.by_clock else np.ones(len(t), bool)
-        return Totals(t, sums[:readings], covariance, clipping, complete)
+    def _covariances_of_warm_up(self, count: int, units: Units) -> Callable[[int, int], FloatArray]:
+        worth = np.array(units)
+        return lambda one, other: np.full(
+            count, float(worth[one] @ worth[other]) * self._warm_up_node_variance
+        )
 
     @cached_property
     def noise_law(self) -> str:
@@ -469,7 +511,8 @@ class Layout:
         if self.warm_up is not None:
             cost = self.threshold.cost(self.threshold_budget, self.guarantee.delta)
             events.append(Event(f"threshold ({self.threshold.name})", cost, 1, lag, lag))
-            label = f"sum of the first {lag:,} ({self._describe(self.warm_up)})"
+            first = f"{lag:,}" if self.clock is None else f"{lag:,} ticks"
+            label = f"sum of the first {first} ({self._describe(self.warm_up)})"
             events.append(Event(label, self.warm_up.cost, 1, lag, lag))
         for segment in self.segments:
             assert self.main is not None
@@ -489,7 +532,8 @@ class Layout:
 
     def charges(self) -> Charges:
         """What each observation pays; refuses a layout that breaks its promise."""
-        return Charges(self.guarantee, tuple(self.events()))
+        unit = "observations" if self.clock is None else "ticks"
+        return Charges(self.guarantee, tuple(self.events()), unit)
 
     def worst_cost(self) -> Cost:
         """What the worst-off observation pays."""

@@ -37,8 +37,10 @@ States: TypeAlias = tuple[State, ...]
 Covariance: TypeAlias = Callable[[int, int], FloatArray]
 #: Contributions are worked out for so many observations at a time.
 _AT_A_TIME: Final = 2**16
+#: A part of the buffer of a warm-up with fewer observations takes further ones.
+_SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
-_EXPLAINED: Final = 2.0
+_EXPLAINED: Final = 2.5
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,12 @@ def advance(
 
 
 def _buffered(raw_buffer: tuple[FloatArray, ...], raw_part: FloatArray) -> tuple[FloatArray, ...]:
-    return (*raw_buffer, raw_part.copy()) if len(raw_part) else raw_buffer
+    """With one more part; a short last one grows, however many small blocks a warm-up has."""
+    if not len(raw_part):
+        return raw_buffer
+    if raw_buffer and len(raw_buffer[-1]) < _SHORT_PART:
+        return (*raw_buffer[:-1], np.concatenate([raw_buffer[-1], raw_part]))
+    return (*raw_buffer, raw_part.copy())
 
 
 def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
@@ -503,7 +510,10 @@ def _group_ticks(
         ends = np.searchsorted(place[part], np.arange(first, last + 1), side="right")
         exact_running = np.zeros((len(exact_units) + 1, layout.leaf.width), np.int64)
         np.cumsum(exact_units.reshape(len(exact_units), -1), axis=0, out=exact_running[1:])
-        exact_sums[:, first : last + 1] += np.diff(exact_running[ends], axis=0, prepend=0).T
+        exact_part = exact_sums[:, first : last + 1]
+        exact_part += np.diff(exact_running[ends], axis=0, prepend=0).T
+        # Whatever comes in one tick, 64 bits hold it: far beyond where a leaf saturates.
+        np.clip(exact_part, -2 * LARGEST_SUM, 2 * LARGEST_SUM, out=exact_part)
     most = layout.largest_leaf
     exact_leaves = list(np.clip(exact_sums[:, :ticks], -most, most))
     return exact_leaves, tuple(exact_sums[:, ticks].tolist())
@@ -911,7 +921,8 @@ def _numbers_of(layout: Layout) -> tuple[str, ...]:
     if known is None:
         grid = Grid(0.0, 1.0, *layout.leaf.cut(2))
         nothing = (np.empty(0),) * len(layout.leaf.units(grid))
-        totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0))
+        complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
+        totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0), complete)
         known = layout.__dict__["_numbers"] = tuple(layout.statistic.numbers(totals))
     return known
 
@@ -980,4 +991,5 @@ def no_releases(layout: Layout, key: Key = ()) -> Releases:
         nothing,
         lambda _: lambda *_: empty,
         Anchor(Range(0.0, 0.0)),
+        np.empty(0, bool) if layout.leaf.may_be_complete else None,
     )

@@ -147,9 +147,11 @@ class Streams(_Single):
         if clock is None:
             return self.absorb(raw_values, key_of)
         given = time_ns() / 1e9 if at is None else at
-        tick_of = clock.tick_of(as_times(given, len(raw_values), clock.zone))
+        raw_ticks = clock.tick_of(as_times(given, len(raw_values), clock.zone))
         with self._settled():
-            return self.absorb_ticks(raw_values, key_of, tick_of, self._store.progress.ticks)
+            closed = self._store.progress.ticks
+            tick_of = clock.entering(raw_ticks, closed + 1, closed + 1 + clock.ticks_of_grace)
+            return self.absorb_ticks(raw_values, key_of, tick_of, closed)
 
     def advance(self, *, until: object = None) -> Releases:
         """By the clock: close all ticks that have ended by this time (now, if none is given).
@@ -267,15 +269,15 @@ class Streams(_Single):
     ) -> Releases:
         """By the clock: absorb values of ticks, and close all ticks up to ``until``.
 
-        ``tick_of`` counts from 1.  What belongs to a closed tick enters the one that is open, or
-        nowhere, as the plan says; what belongs to one that is not open yet is held, or left out; so
-        is what lies outside the plan's ticks.  The rest is as :meth:`absorb`.
+        ``tick_of`` is the tick that each value enters, counted from 1
+        (:meth:`rillet.gather.clock.Clock.entering`); what lies outside the plan's ticks, or in a
+        closed one, is left out.  What enters a tick that is not open yet is held.  The rest is as
+        :meth:`absorb`.
 
-        **Privacy.** As :func:`rillet.step.advance`, for each key.  Which tick a value enters
-        follows from its own time and from public times.
+        **Privacy.** As :func:`rillet.step.advance`, for each key.
         """
-        clock, layout = self._planned.clock, self.layout
-        assert clock is not None
+        layout = self.layout
+        assert layout.clock is not None
         if self._guard is not None:
             raise StateError(
                 "secret: expected a fresh one by the clock, since what a given one, or that of a "
@@ -285,11 +287,7 @@ class Streams(_Single):
         with self._settled():
             before = self._store.progress
             sequences: dict[int, int] = {}
-            opened = before.ticks + 1
-            if clock.late == "enter":
-                tick_of = np.where((tick_of > 0) & (tick_of < opened), opened, tick_of)
-            latest = layout.length if clock.early == "hold" else until + 1
-            wanted = (key_of >= 0) & (tick_of >= opened) & (tick_of <= min(latest, layout.length))
+            wanted = (key_of >= 0) & (tick_of > before.ticks) & (tick_of <= layout.length)
             if sequence is not None:
                 declared = np.flatnonzero(key_of >= 0)
                 new, sequences = self._unseen(key_of[declared], sequence[declared])
@@ -301,7 +299,9 @@ class Streams(_Single):
             for index, number in sequences.items():
                 known = kept.get(index) or self._store.read(layout, index)
                 kept[index] = replace(known, sequence=number)
-            progress = Progress(before.batch + (len(releases) > 0), 0, None, absorbed, ticks=until)
+            batch = before.batch + (len(releases) > 0)
+            source = before.absorbed if absorbed is None else absorbed
+            progress = Progress(batch, 0, None, source, until)
             self._store.commit(progress, kept, None, releases)
             return releases
 
@@ -405,6 +405,13 @@ class Streams(_Single):
         """Observations absorbed, of declared keys."""
         with self._settled():
             return self._store.progress.observations
+
+    @property
+    def absorbed(self) -> int:
+        """How far the streams are, as far as that is public: in observations, or in ticks."""
+        with self._settled():
+            progress = self._store.progress
+            return progress.observations if self._planned.clock is None else progress.ticks
 
     @property
     def waiting(self) -> int:
@@ -598,6 +605,11 @@ class Stream(_Single):
         streams = self._streams
         if state.secret.for_tests_only:
             return b""
+        if streams.layout.clock is not None:
+            raise StateError(
+                "snapshot: by the clock a stream is kept in a folder; use open_folder(), or "
+                "rillet run --state DIR"
+            )
         if streams.waiting:
             raise StateError(
                 f"snapshot: {streams.waiting:,} observations wait to be compared with what the "

@@ -47,6 +47,31 @@ PLANS = {
 }
 
 
+#: By the clock: 300 hours from 2026-01-01T00:00Z on.
+CLOCK_START, HOURS = 1_767_225_600, 300
+#: Fewer keys: each of them moves with every tick.
+CLOCK_METERS = METERS[:4]
+CLOCK_PLANS = {
+    "clock": f"""
+        epsilon = 1.0
+        delta = "2^-20"
+        upper = 500.0
+        every = "1h"
+        start = {CLOCK_START}
+        length = "{HOURS}h"
+        lag = 10
+        """,
+    "clock, pure": f"""
+        epsilon = 1.0
+        upper = 500.0
+        every = "1h"
+        start = {CLOCK_START}
+        length = "{HOURS}h"
+        threshold = "fixed"
+        """,
+}
+
+
 @dataclass(frozen=True)
 class Input:
     """Rows for all keys, declared and not, in a CSV file."""
@@ -55,11 +80,19 @@ class Input:
     counts: Counter[str]
 
     @classmethod
-    def make(cls, path: Path, rows: int, seed: int) -> Input:
+    def make(cls, path: Path, rows: int, seed: int, *, hours: int = 0) -> Input:
+        """With times, in any order, within so many hours and somewhat beyond, if there are any."""
         chance = random.Random(seed)
-        keys = [chance.choice((*METERS, *GHOSTS)) for _ in range(rows)]
-        lines = [f"{key},{chance.lognormvariate(2.0, 0.6):.3f}\n" for key in keys]
-        path.write_text("meter,kwh\n" + "".join(lines), encoding="ascii")
+        meters = CLOCK_METERS if hours else METERS
+        keys = [chance.choice((*meters, *GHOSTS)) for _ in range(rows)]
+        times = [int(chance.uniform(-10, hours + 10) * 3600) for _ in keys] if hours else [0] * rows
+        lines = [
+            f"{key},{chance.lognormvariate(2.0, 0.6):.3f},{CLOCK_START + seconds}\n"
+            for key, seconds in zip(keys, times, strict=True)
+        ]
+        path.write_text("meter,kwh,when\n" + "".join(lines), encoding="ascii")
+        if hours:
+            return cls(path, Counter(dict.fromkeys(meters, hours)))
         return cls(path, Counter(key for key in keys if key in METERS))
 
 
@@ -71,6 +104,8 @@ class Job:
     ) -> None:
         folder.mkdir(parents=True)
         self.folder, self.legs, self._forked = folder, 0, forked
+        #: Where to note what arrived when, by the clock.
+        self.arrivals: Path | None = None
         self.state, self.lines = folder / "state", folder / "releases.jsonl"
         self.config_file = folder / "run.toml"
         names = ", ".join(f'"{meter}"' for meter in meters)
@@ -89,7 +124,7 @@ class Job:
         self.legs += 1
         log = self.folder / f"log-{self.legs:03}"
         words = ["--config", str(self.config_file), *options]
-        return Leg(words, log, kill, forked=self._forked)
+        return Leg(words, log, kill, forked=self._forked, arrivals=self.arrivals)
 
     def text(self) -> bytes:
         """The JSON lines so far, without their times."""
@@ -154,10 +189,11 @@ class Job:
         return config.plan.open_folder(self.state, source=source, **options)
 
     def absorbed(self) -> dict[str, int]:
-        """How many observations of each key its stream has counted."""
+        """How many observations, or ticks of the clock, the stream of each key has counted."""
         with self.open(only_look=True) as streams:
             counts = {key[0]: streams.t(key) for key in streams.keys}
-            assert streams.observations == sum(counts.values())
+            counted = sum(counts.values()) if self.config.plan.clock is None else 0
+            assert streams.observations == counted
         return counts
 
 
@@ -175,8 +211,11 @@ class FileJob(Job):
         follow: bool = False,
     ) -> None:
         source = f"path = '{given.path}'\ncolumn = 'kwh'\nblock_rows = 100\n"
-        source += f"follow = {str(follow).lower()}"
-        super().__init__(folder, PLANS[plan], METERS, source, forked=forked)
+        source += f"follow = {str(follow).lower()}\n"
+        meters = METERS
+        if plan in CLOCK_PLANS:
+            source, meters = source + "time = 'when'\n", CLOCK_METERS
+        super().__init__(folder, {**PLANS, **CLOCK_PLANS}[plan], meters, source, forked=forked)
         # A copy: to the guard against reuse these are secrets of different jobs.
         self.given, self._secret = given, folder / "secret"
         shutil.copy(secret, self._secret)
@@ -206,7 +245,7 @@ class Uninterrupted:
             assert leg.end() == 0, leg.tail()
             ended = time.monotonic()
         assert job.absorbed() == job.given.counts
-        assert set(job.lines_of_keys()) == set(METERS)
+        assert set(job.lines_of_keys()) == set(job.given.counts)
         return cls(job.text(), job.dump(), job.rows(), opened - leg.launched, ended - opened)
 
     def check_so_far(self, job: Job) -> None:
@@ -367,10 +406,18 @@ class Publisher:
     No more than were allowed, so that on a busy machine there are not ever more to catch up with.
     """
 
-    def __init__(self, address: str, topic: str, *, rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        *,
+        rate: float,
+        seed: int,
+        meters: Sequence[str] = BROKER_METERS,
+    ) -> None:
         import paho.mqtt.client as mqtt
 
-        self.counts = dict.fromkeys(BROKER_METERS, 0)
+        self.counts = dict.fromkeys(meters, 0)
         self.ghosts = self._done = self._allowed = 0
         self._topic, self._rate, self._chance = topic, rate, random.Random(seed)
         self._stop = threading.Event()
@@ -394,7 +441,7 @@ class Publisher:
     def _publish(self) -> None:
         while not self._stop.wait(0.02):
             for _ in range(min(int(self._rate * 0.02), self._allowed - self._done)):
-                self._one(self._chance.choice((*BROKER_METERS, GHOSTS[0])))
+                self._one(self._chance.choice((*self.counts, GHOSTS[0])))
                 self._done += 1
 
     def _one(self, key: str) -> None:

@@ -14,6 +14,7 @@ from rillet.cli import main
 from rillet.engine import Config, load_config
 from rillet.engine.config import read_keys
 from rillet.errors import InputError, ParameterError
+from rillet.source import DeclaredKeys, open_source
 
 WHOLE = """
 [plan]
@@ -444,3 +445,13 @@ def test_what_may_come_twice_needs_a_state(job, source):
     assert code == 2, said
     assert "durable run" in said
     assert files(job.folder) == before
+
+
+def test_the_example_by_the_clock_is_a_configuration():
+    """All of it but the broker, which is not there."""
+    path = Path(__file__).parents[2] / "examples" / "by-the-clock.toml"
+    config = load_config(path)
+    assert config.plan.last_t == 365 * 24
+    assert config.plan.keys == (("north",), ("south",))
+    keys = DeclaredKeys(config.plan.keys, config.key_columns)
+    assert open_source(config.source, keys=keys).live

@@ -6,12 +6,14 @@ import time
 
 import pytest
 
-from engine.jobs import PLANS, FileJob, Input, Uninterrupted, crash_file_runs
+from engine.jobs import CLOCK_PLANS, HOURS, PLANS, FileJob, Input, Uninterrupted, crash_file_runs
 from helpers.crash import POINTS, Report, kills_at_points, random_kills
 from rillet.noise import Secret
 
 SHORT = {"rows": 6_000, "at_random": 20, "at_each_point": 2, "together": 20}
 LONG = {"rows": 20_000, "at_random": 200, "at_each_point": 5, "together": 25}
+#: By the clock, where blocks come in the order of time.
+CLOCK = {"rows": 4_000, "at_random": 10, "at_each_point": 1, "together": 20}
 
 
 class Runs:
@@ -19,7 +21,8 @@ class Runs:
 
     def __init__(self, folder, rows, *, forked, plans=tuple(PLANS)):
         self.folder, self.plans, self.forked = folder, plans, forked
-        self.given = Input.make(folder / "meters.csv", rows, seed=rows)
+        hours = HOURS if plans == tuple(CLOCK_PLANS) else 0
+        self.given = Input.make(folder / "meters.csv", rows, seed=rows, hours=hours)
         self.secret = folder / "secret"
         Secret.generate().save(self.secret)
         self.expected = {
@@ -39,9 +42,9 @@ class Runs:
         return make
 
 
-def crash(folder, *, rows, at_random, at_each_point, together, forked):
+def crash(folder, *, rows, at_random, at_each_point, together, forked, plans=tuple(PLANS)):
     begun = time.monotonic()
-    runs = Runs(folder, rows, forked=forked)
+    runs = Runs(folder, rows, forked=forked, plans=plans)
     report = Report("a file", POINTS)
     count = crash_file_runs(
         runs.make("point"),
@@ -70,4 +73,17 @@ def test_killed_anywhere_it_publishes_the_same_bytes(tmp_path):
 def test_killed_two_hundred_times_it_publishes_the_same_bytes(tmp_path):
     report = crash(tmp_path, **LONG, forked=False)
     report.publish("crash-file")
+    report.check(at_each_point=LONG["at_each_point"], at_random=LONG["at_random"])
+
+
+def test_killed_anywhere_by_the_clock_it_publishes_the_same_bytes(tmp_path):
+    report = crash(tmp_path, **CLOCK, forked=True, plans=tuple(CLOCK_PLANS))
+    report.publish("crash-clock-file-short")
+    report.check(at_each_point=CLOCK["at_each_point"], at_random=CLOCK["at_random"])
+
+
+@pytest.mark.long
+def test_killed_two_hundred_times_by_the_clock_it_publishes_the_same_bytes(tmp_path):
+    report = crash(tmp_path, **LONG, forked=False, plans=tuple(CLOCK_PLANS))
+    report.publish("crash-clock-file")
     report.check(at_each_point=LONG["at_each_point"], at_random=LONG["at_random"])

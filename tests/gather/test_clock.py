@@ -103,6 +103,33 @@ def test_a_tick_is_closed_by_the_wall_clock(grace, tick, beside):
     assert clock.closed_by(clock.start - 10 * DAY) == 0
 
 
+@given(
+    arrived=st.integers(-5 * MINUTE, 9 * MINUTE),
+    own=st.integers(-3 * MINUTE, 12 * MINUTE),
+    grace=st.sampled_from([0, 1, MINUTE // 2, MINUTE, 5 * MINUTE // 2]),
+    late=st.sampled_from(["enter", "drop"]),
+    early=st.sampled_from(["hold", "drop"]),
+)
+def test_which_tick_an_observation_enters(arrived, own, grace, late, early):
+    """By the definition: a tick is open from its begin to the end of its grace."""
+    clock = Clock(moment("2026-01-01T00:00Z"), MINUTE, late=late, early=early, grace=grace)
+    stamp, at = np.array([clock.start + arrived]), np.array([clock.start + own])
+    opened, begun = clock.open_at(stamp), clock.tick_of(stamp)
+    tick = own // MINUTE + 1
+    ticks = range(1, 100)
+    closed = [t for t in ticks if arrived >= t * MINUTE + grace]
+    has_begun = [t for t in ticks if arrived >= (t - 1) * MINUTE]
+    expected = tick
+    if own < 0:
+        expected = 0
+    elif tick in closed:
+        expected = len(closed) + 1 if late == "enter" else 0
+    elif tick not in has_begun:
+        expected = tick if early == "hold" else 0
+    assert clock.entering(clock.tick_of(at), opened, begun).tolist() == [expected]
+    assert len(has_begun) <= len(closed) + 1 + clock.ticks_of_grace
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -76,11 +76,32 @@ class _Killer(logging.Handler):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _note_arrivals(path: str) -> None:
+    """Note what each block by the clock holds, before and behind its commit: with its stamps."""
+    from rillet.engine.job import Job
+
+    absorb = Job._absorb_by_clock
+    notes = Path(path).open("ab", buffering=0)  # noqa: SIM115 - as long as the process lives
+
+    def noted(self, clock, block, key_of):
+        own = block.arrived if block.at is None else block.at
+        which = block.raw_values if block.sequence is None else block.sequence
+        columns = (key_of, which, block.arrived, own)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        notes.write(json.dumps(rows).encode() + b"\n")
+        absorb(self, clock, block, key_of)
+        notes.write(b'"absorbed"\n')
+
+    Job._absorb_by_clock = noted
+
+
 def main() -> int:
-    """``POINT N`` and the arguments of rillet."""
+    """``POINT N``, perhaps a file to note arrivals in, and the arguments of rillet."""
     from rillet.cli import main as rillet
 
     point, number, *arguments = sys.argv[1:]
+    if arguments[0] != "run":
+        _note_arrivals(arguments.pop(0))
     if point != "-":
         logging.getLogger("rillet").addHandler(_Killer(point, int(number)))
     return rillet(arguments)
@@ -108,7 +129,9 @@ class _Forked:
     """A process that was forked, with what is used here of :class:`subprocess.Popen`."""
 
     def __init__(self, words: Sequence[str], log: Path) -> None:
-        _FORKS.set_forkserver_preload([__name__, *(f"rillet.{name}" for name in _PRELOADED)])
+        _FORKS.set_forkserver_preload(
+            [__name__, "scipy.signal", *(f"rillet.{name}" for name in _PRELOADED)]
+        )
         before = os.environ.get("PYTHONPATH")
         # The server is not told our path.
         os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -197,13 +220,23 @@ class Leg:
     """
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, kill: Kill | None = None, *, forked: bool = False
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        kill: Kill | None = None,
+        *,
+        forked: bool = False,
+        arrivals: Path | None = None,
     ) -> None:
         self.log = log
         options = ["--log-level", "debug", "--log-format", "json", "--quiet"]
         words = ["run", *arguments, *options]
+        if arrivals is not None:
+            words.insert(0, str(arrivals))
         point = None if kill is None else kill.point
-        at_point = [] if kill is None or point is None else [point, str(kill.number)]
+        at_point = ["-", "0"] if arrivals is not None else []
+        if kill is not None and point is not None:
+            at_point = [point, str(kill.number)]
         self.process: subprocess.Popen[bytes] | _Forked
         with log.open("wb") as stream:
             if forked:

@@ -113,8 +113,10 @@ def test_numbers_on_standard_input_are_not_taken_for_a_header(standard_input):
 
 def test_empty_and_absent_standard_input(standard_input, monkeypatch):
     standard_input("")
+    assert list(open_source({"path": "-", "column": "x"}).blocks()) == []
+    standard_input("")
     with pytest.raises(InputError, match=r"standard input: .*an empty file"):
-        read("-", "x")
+        read("-", "x", format="csv")
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InputError, match="standard input: expected an open one"):
         read("-", "x")

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
@@ -181,3 +182,57 @@ def test_messages_arrive_when_they_are_received(broker):
     assert np.all((began <= block.arrived) & (block.arrived <= received))
     assert np.all(np.diff(block.arrived) >= 0)
     blocks.close()
+
+
+def moves_on(source, beyond):
+    """Wait until everything before a time was handed over, as it is while nothing comes."""
+    end = time.monotonic() + 30
+    while source.heard_until <= beyond:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_followed_file_tells_until_when_it_has_handed_over_everything(tmp_path):
+    path, stop = tmp_path / "d.csv", threading.Event()
+    path.write_text("")
+    source = open_source({"path": path, "column": "x", "follow": True}, stop=stop)
+    with ThreadPoolExecutor() as pool:
+        opened = pool.submit(source.blocks)
+        moves_on(source, now())  # while it waits for the first line
+        path.write_text("x\n")
+        waiting = pool.submit(next, opened.result(30))
+        for _ in range(3):
+            moves_on(source, now())
+            with path.open("a") as stream:
+                stream.write("1\n")
+            block = waiting.result(30)
+            # Not asked for more, it may hold rows that came together with these.
+            assert source.heard_until <= block.arrived[0]
+            waiting = pool.submit(next, opened.result())
+        stop.set()
+        assert isinstance(waiting.exception(30), StopIteration)
+
+
+def test_a_broker_is_heard_until_the_first_message_that_is_held(broker):
+    name, stop = f"heard-{uuid.uuid4().hex}", threading.Event()
+    options = {"client_id": name, "field": "x", "wait": 3.0}
+    table = {"kind": "mqtt", "address": address(broker), "topic": name, **options}
+    source = open_source(table, stop=stop)
+    blocks = source.blocks()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(next, blocks)
+        moves_on(source, now())
+        publish(broker, [(name, '{"x": 1}')])
+        published, heard = now(), []
+        while not waiting.done():
+            heard.append((source.heard_until, now()))
+            time.sleep(0.01)
+        (arrived,) = waiting.result().arrived
+        assert source.heard_until <= arrived
+        # It was gathered for a while, and all that while nothing later was said to be complete.
+        assert heard[-1][1] > published + SECOND // 3
+        assert max(until for until, _ in heard) <= arrived
+        waiting = pool.submit(next, blocks)
+        moves_on(source, now())
+        stop.set()
+        assert isinstance(waiting.exception(30), StopIteration)

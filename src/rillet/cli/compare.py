@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rillet.cli.common import plan_from, show
-from rillet.cli.forecast import Candidate, Forecast, Guess, chosen_times, forecast
+from rillet.cli.common import plan_from, show, whole
+from rillet.cli.forecast import Candidate, Forecast, Guess, Guesses, chosen_times, forecast
 from rillet.errors import ParameterError
 from rillet.plan import Plan, options_for
 from rillet.threshold import SmoothQuantile
+from rillet.times import duration, show_duration, show_moment
 
 __all__ = ["Comparison", "compare"]
 
@@ -42,7 +43,7 @@ class Comparison:
     #: Candidates that cannot be made of these numbers, with the reason.
     impossible: tuple[str, ...]
     guess: Guess | None
-    scale: float | None
+    guesses: Guesses
     times: tuple[int, ...]
     forecasts: tuple[Forecast, ...]
     #: For each factor of FACTORS the typical error of each candidate.
@@ -56,9 +57,19 @@ class Comparison:
         return self.forecasts[0]
 
     @property
+    def scale(self) -> float | None:
+        """Scale of the exponential tail that values are taken to have."""
+        return self.guesses.scale
+
+    @property
     def plan(self) -> Plan:
         """The chosen plan."""
         return self.candidates[self.chosen].plan
+
+    @property
+    def expected(self) -> Forecast:
+        """What to expect of the chosen plan."""
+        return self.forecasts[self.chosen]
 
     def improvement(self, forecast: Forecast) -> float | None:
         """Typical error of the plain binary tree over that of another, over the same releases."""
@@ -87,6 +98,8 @@ class Comparison:
             "upper": plan.upper,
             "length": plan.length,
             "every": plan.every,
+            "start": plan.start,
+            "rate": self.guesses.rate,
             "statistic": plan.statistic.name,
             "guess": guess,
             "mechanisms": mechanisms,
@@ -107,10 +120,12 @@ def compare(args: argparse.Namespace) -> Comparison:
     baseline = Candidate("baseline", LABELS["baseline"], _plan(args, "baseline"))
     bounds = baseline.plan.bounds
     scale = None if guess is None else guess.scale(bounds.lower, bounds.upper)
+    guesses = Guesses(scale, args.rate)
     candidates, impossible = _candidates(args, baseline, scale)
-    times = chosen_times([candidate.plan for candidate in candidates], args.at)
+    given = None if args.at is None else [_time(text, baseline.plan) for text in args.at]
+    times = chosen_times([candidate.plan for candidate in candidates], given)
     typical_from = max(candidate.first_release for candidate in candidates)
-    forecasts = tuple(forecast(each, scale, times, typical_from) for each in candidates)
+    forecasts = tuple(forecast(each, guesses, times, typical_from) for each in candidates)
     if_wrong = []
     for factor in FACTORS if scale is not None else ():
         assert scale is not None
@@ -118,15 +133,33 @@ def compare(args: argparse.Namespace) -> Comparison:
             each.typical
             if factor == 1
             else forecast(
-                each.candidate, scale * factor, (), typical_from, _REHEARSALS_IF_WRONG
+                each.candidate,
+                Guesses(scale * factor, args.rate),
+                (),
+                typical_from,
+                _REHEARSALS_IF_WRONG,
             ).typical
             for each in forecasts
         ]
         if_wrong.append((factor, tuple(errors)))
     chosen, reasons = _choose(args, forecasts)
     return Comparison(
-        candidates, impossible, guess, scale, times, forecasts, tuple(if_wrong), chosen, reasons
+        candidates, impossible, guess, guesses, times, forecasts, tuple(if_wrong), chosen, reasons
     )
+
+
+def _time(text: str, plan: Plan) -> int:
+    """A time to show: a number of observations, or by the clock a duration since the start."""
+    if plan.clock is None:
+        try:
+            return whole(text)
+        except argparse.ArgumentTypeError:
+            raise ParameterError("at", "whole numbers such as 1000,150_000", text) from None
+    ticks = duration(text, "at") // plan.clock.every
+    if not 1 <= ticks <= plan.last_t:
+        longest = show_duration(plan.last_t * plan.clock.every)
+        raise ParameterError("at", f"durations from {plan.every} to {longest}", text)
+    return ticks
 
 
 def _guess(args: argparse.Namespace) -> Guess | None:
@@ -151,28 +184,31 @@ def _candidates(
     args: argparse.Namespace, baseline: Candidate, scale: float | None
 ) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
     """The plain tree first, then what else can be made of these numbers."""
-    candidates = [baseline]
-    if args.delta:  # Without it smooth sensitivity, and so the paper's mechanism, does not exist.
-        candidates.append(Candidate("paper", LABELS["paper"], _plan(args, "paper")))
-        # Tuning takes longer than all the rest, so it is for those who ask.
-        if args.mechanism == "tuned":
-            assert scale is not None  # it was asked for above
-            candidates.append(
-                Candidate("tuned", LABELS["tuned"], _tuned(candidates[-1].plan, scale))
-            )
-    elif args.mechanism in ("paper", "tuned"):
-        _plan(args, "paper")  # Says what is missing.
-    impossible: tuple[str, ...] = ()
+    candidates, impossible = [baseline], []
+    if args.delta or args.mechanism in ("paper", "tuned"):
+        # Without delta smooth sensitivity, and so the paper's mechanism, does not exist.
+        try:
+            paper = _plan(args, "paper")
+        except ParameterError as error:
+            if args.mechanism in ("paper", "tuned"):
+                raise
+            impossible.append(f"{LABELS['paper']} ({error})")
+        else:
+            candidates.append(Candidate("paper", LABELS["paper"], paper))
+            # Tuning takes longer than all the rest, so it is for those who ask.
+            if args.mechanism == "tuned":
+                assert scale is not None  # it was asked for above
+                candidates.append(Candidate("tuned", LABELS["tuned"], _tuned(paper, scale)))
     try:
         chosen = _plan(args, "auto")
     except ParameterError as error:
         if args.mechanism == "auto":
             raise
-        impossible = (f"{LABELS['auto']} ({error})",)
+        impossible.append(f"{LABELS['auto']} ({error})")
     else:
         if all(chosen != candidate.plan for candidate in candidates):
             candidates.append(Candidate("auto", LABELS["auto"], chosen))
-    return tuple(candidates), impossible
+    return tuple(candidates), tuple(impossible)
 
 
 def _tuned(plan: Plan, scale: float) -> Plan:
@@ -211,11 +247,13 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
     if wanted != "auto":
         return names.index(wanted), ("asked for with --mechanism",)
     if len(forecasts) == 1:
-        return 0, ("without a positive --delta no threshold can be learned here",)
+        return 0, ("nothing else can be made of these numbers",)
     errors = [forecast.typical for forecast in forecasts]
     if any(error is None for error in errors):
         index = names.index("auto") if "auto" in names else len(names) - 1
-        reason = "without a guess at the scale there is nothing to compare by; give --typical"
+        by_clock = forecasts[0].candidate.plan.clock is not None
+        missing = "--typical and --rate" if by_clock else "--typical"
+        reason = f"without a guess at the scale there is nothing to compare by; give {missing}"
         return index, (reason,)
     # A threshold that ends at the bound has taught nothing; what is left of an improvement then
     # comes from the shorter tree after the lag, and is not worth waiting for.
@@ -231,6 +269,13 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
     times = (errors[0] or 0.0) / (errors[best] or 1.0)
     reason = (
         f"its error is predicted {show(times, 2)} times smaller than the plain binary tree's, over "
-        f"the releases from observation {forecasts[best].typical_from:,} on"
+        f"the releases from {_since(forecasts[best])} on"
     )
     return best, (reason,)
+
+
+def _since(forecast: Forecast) -> str:
+    clock = forecast.candidate.plan.clock
+    if clock is None:
+        return f"observation {forecast.typical_from:,}"
+    return show_moment(clock.end_of(forecast.typical_from))

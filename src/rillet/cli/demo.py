@@ -57,9 +57,16 @@ def add_parser(subparsers: Any) -> None:
         epilog=examples(
             ("rillet demo", "the live screen, about twenty seconds"),
             ("rillet demo --fast --out pictures", "straight to the result, in a few seconds"),
+            ("rillet demo --clock", "by the clock: a house's power, each hour, readings hidden"),
         ),
     )
     parser.add_argument("--fast", action="store_true", help="no animation, straight to the result")
+    parser.add_argument(
+        "--clock",
+        action="store_true",
+        help="another one: the power of a house by the minute, released each hour, with how many "
+        "readings there were protected too",
+    )
     parser.add_argument(
         "--out", default=".", metavar="DIR", help=f"where {PICTURE} goes (default: here)"
     )
@@ -76,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from rillet import datasets
 
+    if args.clock:
+        from rillet.cli.demo_clock import run_by_clock
+
+        return run_by_clock(Path(args.out))
     dataset = datasets.load("baskets")
     length = args.length
     if not 30 <= length <= dataset.length:

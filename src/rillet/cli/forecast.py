@@ -1,8 +1,11 @@
 """What a plan will give before any data are seen: noise exactly, clipping from a public guess.
 
-The noise per unit of clipping range is a public number of the plan.  Where the range is learned,
-the forecast rehearses the learning on made-up observations with an exponential tail of the guessed
-scale (the m expected order statistics), with a few fixed secrets, and takes what comes out.
+The noise per unit of clipping range is a public number of the plan; by the clock a mean's also
+needs a guess of how many observations come.  Where the range is learned, the forecast rehearses the
+learning on made-up observations with an exponential tail of the guessed scale (the m expected order
+statistics), with a few fixed secrets, and takes what comes out.
+
+Times ``t`` are observations, or by the clock ticks.
 
 **Privacy.** Public numbers only: nothing here can see an observation.
 """
@@ -20,9 +23,10 @@ from numpy.typing import NDArray
 from rillet.errors import ParameterError
 from rillet.noise import Secret
 from rillet.plan import Plan
-from rillet.statistic import Totals
+from rillet.statistic import Range, Totals
+from rillet.times import duration, per_period, show_duration, show_moment
 
-__all__ = ["Candidate", "Forecast", "Guess", "Point", "chosen_times", "forecast"]
+__all__ = ["Candidate", "Forecast", "Guess", "Guesses", "Point", "chosen_times", "forecast"]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,8 +34,13 @@ FloatArray = NDArray[np.float64]
 REHEARSALS = 5
 #: A longer lag is rehearsed with this many: more change the threshold little, and take long.
 LONGEST_REHEARSAL = 1 << 17
+#: By the clock a tick with more is rehearsed with this many.
+_LARGEST_REHEARSAL = 1 << 20
 #: Where the end is not known, forecasts stop here.
 _HORIZON = 10_000_000
+_HORIZON_BY_CLOCK = duration("365d")
+#: By the clock, times that people think in.
+_NATURAL = tuple(map(duration, ("1m", "1h", "1d", "7d", "30d", "365d")))
 _TYPICAL_TIMES = 400
 
 
@@ -54,6 +63,29 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class Guesses:
+    """What forecasts go by: the scale of an exponential tail, and by the clock a rate.
+
+    ``rate`` is a number for each tick, or a text such as ``"400/h"``.
+    """
+
+    scale: float | None = None
+    rate: float | str | None = None
+
+    def observations(self, plan: Plan, t: Any) -> Any:
+        """How many observations there are at ``t``; NaN where that is anybody's guess."""
+        if plan.clock is None:
+            return t * 1.0
+        return t * (np.nan if self.rate is None else per_period(self.rate, plan.clock.every))
+
+    def mean(self, plan: Plan, clipping: Range) -> float | None:
+        """The mean of the clipped values; None without a guess."""
+        if self.scale is None:
+            return None
+        return plan.lower - self.scale * math.expm1(-clipping.width / self.scale)
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A plan to compare, under the name that ``--mechanism`` knows."""
 
@@ -63,24 +95,27 @@ class Candidate:
 
     @property
     def first_release(self) -> int:
-        """Observation at which the first release comes."""
-        return first_release(self.plan)
+        """``t`` of the first release."""
+        return self.plan.layout.first_release
 
 
 @dataclass(frozen=True)
 class Point:
-    """What to expect at observation ``t``, in units of the statistic.
+    """What to expect at ``t``, in units of the statistic.
 
-    ``unit_noise_std`` is exact and needs no guess: times the width of the clipping range in force
-    it is ``release.noise_std``.  ``clipping_error`` is the expected bias, ``error`` the root mean
-    square of both; they are None where there is nothing to go by.
+    ``unit_noise_std`` needs no guess of values: times the width of the clipping range in force it
+    is ``release.noise_std``, exactly by count; by the clock values are taken to lie at the lower
+    end.  ``clipping_error`` is the expected bias, ``error`` the root mean square of both; they are
+    None where there is nothing to go by, and where there is no mean yet because its count is lost
+    in noise.  ``numbers`` has the noise std of the mean, the sum and the count, as a record.
     """
 
     t: int
-    unit_noise_std: float
+    unit_noise_std: float | None
     noise_std: float | None
     clipping_error: float | None
     error: float | None
+    numbers: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -97,6 +132,7 @@ class Forecast:
     points: tuple[Point, ...]
     typical_from: int
     typical: float | None
+    guesses: Guesses
 
     @property
     def threshold(self) -> float | None:
@@ -123,124 +159,169 @@ class Forecast:
             "lag": layout.lag,
             "expected_threshold": self.threshold,
             "budget": [event.to_dict() for event in layout.events()],
-            "at": [asdict(point) for point in self.points],
+            "at": [self._to_dict(point) for point in self.points],
             "typical_from": self.typical_from,
             "typical_error": self.typical,
         }
 
-
-def first_release(plan: Plan) -> int:
-    """Observation at which the first release of a plan comes."""
-    layout = plan.layout
-    return layout.lag or min(layout.every, layout.length)
+    def _to_dict(self, point: Point) -> dict[str, Any]:
+        fields: dict[str, Any] = asdict(point)
+        numbers: dict[str, Any] = fields.pop("numbers")
+        clock = self.candidate.plan.clock
+        if clock is not None:
+            fields["at"] = show_moment(clock.end_of(point.t))
+            fields["after"] = show_duration(point.t * clock.every)
+        return fields | numbers
 
 
 def horizon(plan: Plan) -> int:
-    """The last observation to forecast: the length, or some way beyond the lag."""
+    """The last time to forecast: the length, or some way beyond the lag."""
     if plan.length is not None:
         return plan.last_t
-    return max(_HORIZON, 10 * first_release(plan))
+    usual = _HORIZON if plan.clock is None else _HORIZON_BY_CLOCK // plan.clock.every
+    return min(plan.last_t, max(usual, 10 * plan.layout.first_release))
 
 
 def chosen_times(plans: Sequence[Plan], given: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Times to show: those given, or the first at which all release, and some up to the end."""
+    """Times to show: those given, or the first at which all release, and some up to the end.
+
+    By the clock after an hour, a day, a week and so on.
+    """
     last = min(horizon(plan) for plan in plans)
     if given:
         return tuple(sorted(set(given)))
-    first = min(last, max(first_release(plan) for plan in plans))
-    between = np.geomspace(first, last, 4)[1:-1]
-    rounded = [float(f"{value:.2g}") for value in between]
-    return tuple(sorted({first, *(int(value) for value in rounded if first < value < last), last}))
+    first_releases = [plan.layout.first_release for plan in plans]
+    first = min(last, max(first_releases))
+    clock = plans[0].clock
+    if clock is not None:
+        natural = [length // clock.every for length in _NATURAL]
+        between = [float(t) for t in natural if min(first_releases) <= t]
+        return tuple(sorted({first, *(int(t) for t in between if t < last), last}))
+    between = [float(f"{value:.2g}") for value in np.geomspace(first, last, 4)[1:-1]]
+    return tuple(sorted({first, *(int(value) for value in between if first < value < last), last}))
 
 
 def forecast(
     candidate: Candidate,
-    scale: float | None,
+    guesses: Guesses,
     times: Sequence[int],
     typical_from: int,
     rehearsals: int = REHEARSALS,
 ) -> Forecast:
-    """What to expect of a candidate if values have an exponential tail of this scale."""
+    """What to expect of a candidate if these guesses are right."""
     plan = candidate.plan
-    widths = expected_widths(plan, scale, rehearsals)
-    points = tuple(point_at(plan, widths, scale, t) for t in times if t >= candidate.first_release)
+    widths = expected_widths(plan, guesses, rehearsals)
+    points = tuple(
+        point_at(plan, widths, guesses, t) for t in times if t >= candidate.first_release
+    )
     thresholds = tuple(float(plan.lower + width) for width in widths)
     typical = None
     if len(widths):
         first = max(typical_from, candidate.first_release)
         evenly = np.linspace(first, horizon(plan), _TYPICAL_TIMES).round().astype(np.int64)
-        typical = _root_mean_square(_errors(plan, widths, scale, evenly))
-    return Forecast(candidate, thresholds, points, typical_from, typical)
+        typical = _known(_root_mean_square(_errors(plan, widths, guesses, evenly)))
+    return Forecast(candidate, thresholds, points, typical_from, typical, guesses)
 
 
-def expected_widths(plan: Plan, scale: float | None, rehearsals: int = REHEARSALS) -> FloatArray:
+def expected_widths(plan: Plan, guesses: Guesses, rehearsals: int = REHEARSALS) -> FloatArray:
     """Widths of the clipping range: the declared one, or what rehearsals learned."""
     declared = plan.layout.declared_range
     if declared is not None:
         return np.array([declared.width])
-    if scale is None:
+    in_tick = float(guesses.observations(plan, 1))
+    if guesses.scale is None or math.isnan(in_tick):
         return np.empty(0)
-    if plan.layout.lag > LONGEST_REHEARSAL:
-        plan = replace(plan, lag=LONGEST_REHEARSAL, backfill=False)
-    lag = plan.layout.lag
-    made_up = plan.lower + scale * np.cumsum(1.0 / np.arange(lag, 0, -1))
+    longest = max(1, int(LONGEST_REHEARSAL / in_tick))
+    if plan.layout.lag > longest:
+        plan = replace(plan, lag=longest, backfill=False)
+    count = min(max(1, round(plan.layout.lag * in_tick)), _LARGEST_REHEARSAL)
+    made_up = plan.lower + guesses.scale * np.cumsum(1.0 / np.arange(count, 0, -1))
     learned = []
     for number in range(rehearsals):
         stream = plan.open(secret=Secret.for_tests(number))
-        stream.update_many(made_up)
+        if plan.clock is None:
+            stream.update_many(made_up)
+        else:  # which tick of the warm-up they are in makes no difference
+            stream.update_many(made_up, at=plan.start)
+            end = plan.clock.end_of(plan.layout.lag) + plan.clock.grace
+            stream.advance(until=show_moment(end))
         release = stream.latest()
         learned.append(release.clip_upper - release.clip_lower)
     return np.array(learned)
 
 
-def point_at(plan: Plan, widths: FloatArray, scale: float | None, t: int) -> Point:
+def point_at(plan: Plan, widths: FloatArray, guesses: Guesses, t: int) -> Point:
     """What to expect at ``t``."""
-    unit = plan.unit_noise_std(t)
+    unit = _known(plan.unit_noise_std(t, rate=guesses.rate))
     if not len(widths):
-        return Point(t, unit, None, None, None)
-    noise = unit * _root_mean_square(widths)
-    if scale is None:  # A declared range: nothing is clipped that the bound allows.
-        return Point(t, unit, noise, None, noise)
-    clipped = float(_clipping(plan, widths, scale, t))
-    return Point(t, unit, noise, clipped, math.hypot(noise, clipped))
+        return Point(t, unit, None, None, None, {})
+    stds = _noise(plan, widths, guesses, t)
+    numbers = {name: _known(std) for name, std in stds.items() if name != "noise_std"}
+    noise = _known(stds["noise_std"])
+    if guesses.scale is None:  # A declared range: nothing is clipped that the bound allows.
+        return Point(t, unit, noise, None, noise, numbers)
+    clipped = _known(_clipping(plan, widths, guesses, t))
+    error = None if noise is None or clipped is None else math.hypot(noise, clipped)
+    return Point(t, unit, noise, clipped, error, numbers)
+
+
+def _known(value: Any) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _noise(plan: Plan, widths: FloatArray, guesses: Guesses, t: Any) -> dict[str, Any]:
+    """Noise std of each number of a release, in a range of the expected width."""
+    clipping = Range(plan.bounds.lower, plan.bounds.lower + _root_mean_square(widths))
+    mean = None if plan.clock is None else guesses.mean(plan, clipping)
+    return plan.expected_noise(t, clipping, rate=guesses.rate, mean=mean)
 
 
 def curve(
-    plan: Plan, widths: FloatArray, scale: float | None, first: int, columns: int, within: int = 6
+    plan: Plan, widths: FloatArray, guesses: Guesses, first: int, columns: int, within: int = 6
 ) -> tuple[FloatArray, FloatArray]:
     """Times and expected errors on a logarithmic grid.
 
     The noise of a tree goes up and down with the binary digits of t, far more often than a curve
     can show, so each point is the root mean square over a few times near it.
     """
-    grid = np.geomspace(max(first, first_release(plan)), horizon(plan), columns * within)
-    times = grid.round().astype(np.int64)
-    errors = _errors(plan, widths, scale, times).reshape(columns, within)
+    begin = max(first, plan.layout.first_release)
+    times = np.geomspace(begin, horizon(plan), columns * within).round().astype(np.int64)
+    errors = _errors(plan, widths, guesses, times).reshape(columns, within)
     return times.reshape(columns, within).mean(axis=1), np.sqrt(np.mean(errors**2, axis=1))
 
 
 def _errors(
-    plan: Plan, widths: FloatArray, scale: float | None, times: NDArray[np.int64]
+    plan: Plan, widths: FloatArray, guesses: Guesses, times: NDArray[np.int64]
 ) -> FloatArray:
-    """Expected error at many times: what :func:`point_at` gives, at once."""
-    noise: FloatArray = plan.unit_noise_std(times) * _root_mean_square(widths)
-    return noise if scale is None else np.hypot(noise, _clipping(plan, widths, scale, times))
+    """Expected error at many times: what :func:`point_at` gives, at once.
+
+    Where there is no mean yet, the whole range.
+    """
+    noise: FloatArray = _noise(plan, widths, guesses, times)["noise_std"]
+    noise = np.where(np.isnan(noise), _root_mean_square(widths), noise)
+    clipped = 0.0 if guesses.scale is None else _clipping(plan, widths, guesses, times)
+    return np.hypot(noise, clipped)
 
 
-def _clipping(plan: Plan, widths: FloatArray, scale: float, t: Any) -> Any:
+def _clipping(plan: Plan, widths: FloatArray, guesses: Guesses, t: Any) -> Any:
     """How far clipping brings the statistic's first number down at ``t``, over the rehearsals.
 
-    From the mean excess of min(lower + exponential, upper) above the range, times ``t``.
+    From the mean excess of min(lower + exponential, upper) above the range.
     """
     if not plan.statistic.clips:
         return t * 0.0
+    scale, leaf = guesses.scale, plan.layout.leaf
+    assert scale is not None
     whole = plan.bounds.width
     each = _root_mean_square(scale * (np.exp(-widths / scale) - math.exp(-whole / scale)))
-    readings = len(
-        plan.layout.leaf.units(plan.layout.grid(plan.bounds, plan.layout.segments[-1], 0.5))
-    )
-    sums = (each * t, t * 1.0, each * t)
-    totals = Totals(t, sums[:readings], lambda *_: t * 0.0, plan.bounds, True)
+    if not each:
+        return t * 0.0
+    readings = len(leaf.units(plan.layout.grid(plan.bounds, plan.layout.segments[-1], 0.5)))
+    observations = guesses.observations(plan, t)
+    sums = leaf.totals(observations, each, readings)
+    complete = True if leaf.may_be_complete else None
+    count = t if plan.clock is None else None
+    totals = Totals(count, sums, lambda *_: t * 0.0, plan.bounds, complete)
     return plan.statistic.numbers(totals)["value"]()
 
 

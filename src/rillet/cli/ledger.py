@@ -14,6 +14,7 @@ from rillet.cli.common import add_command, examples, load_plan, read_text, say
 from rillet.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
+    from rillet.plan import Plan
     from rillet.privacy import Charges
 
 
@@ -47,21 +48,23 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    charges = _of_state(args.file) if Path(args.file).is_dir() else _load(args.file)
+    charges, plan = _of_state(args.file) if Path(args.file).is_dir() else _load(args.file)
     say(charges.to_json() if args.json else str(charges))
+    if plan is not None and plan.clock is not None and not args.json:
+        say(f"clock     tick 1 begins at {plan.start}, each lasts {plan.every}")
     return 0
 
 
-def _of_state(folder: str) -> Charges:
+def _of_state(folder: str) -> tuple[Charges, Plan | None]:
     """What the key with the most observations has been charged: it covers every other."""
     from rillet.sink.sqlite import latest_times
 
     plan = load_plan(str(Path(folder) / "plan.json"))
     times = latest_times(Path(folder) / "releases.db")
-    return plan.layout.charges().after(max(times.values(), default=0))
+    return plan.layout.charges().after(max(times.values(), default=0)), plan
 
 
-def _load(path: str) -> Charges:
+def _load(path: str) -> tuple[Charges, Plan | None]:
     from rillet.plan import Plan
     from rillet.privacy import Charges
 
@@ -73,10 +76,11 @@ def _load(path: str) -> Charges:
         fields = None
     kind = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(kind, str) and kind.startswith("rillet-plan"):
-        return Plan.from_json(text).layout.charges()
+        plan = Plan.from_json(text)
+        return plan.layout.charges(), plan
     if isinstance(kind, str) and kind.startswith("rillet-charges"):
         try:
-            return Charges.from_json(text)
+            return Charges.from_json(text), None
         except ParameterError:
             raise InputError(f"{path}: expected {expected}, found damaged charges") from None
     raise InputError(f"{path}: expected {expected}, found something else")

@@ -72,6 +72,50 @@ def demo_picture(
     _save(figure, path)
 
 
+def clock_picture(
+    releases: Releases,
+    truth: FloatArray,
+    count: FloatArray,
+    *,
+    unit: str,
+    title: str,
+    path: Path,
+) -> None:
+    """By the clock: the average so far, what it is off by, and how many observations there were.
+
+    **Privacy.** ``truth`` and ``count`` are public data.
+    """
+    figure, (average, error, number) = _figure(3, size=(9.4, 8.2), ratios=[1.4, 1.1, 0.8])
+    some = _thin(len(releases), _POINTS)
+    at = releases.at[some]
+    low, high = (bound[some] for bound in releases.noise_interval(0.95))
+    colour = COLOURS[1][1]
+    average.fill_between(
+        at, low, high, color=colour, alpha=0.25, linewidth=0, label="95 % interval"
+    )
+    average.plot(at, releases.value[some], color=colour, linewidth=1.2, label="released")
+    average.plot(at, truth[some], color=_INK, linewidth=1.3, linestyle=(0, (4, 2)), label="truth")
+    average.set_ylabel(unit)
+    average.legend(frameon=False, ncols=3, fontsize=9, loc="upper right")
+    error.fill_between(
+        at, low - truth[some], high - truth[some], color=colour, alpha=0.25, linewidth=0
+    )
+    error.plot(at, releases.value[some] - truth[some], color=colour, linewidth=1.0)
+    error.axhline(0.0, color=_INK, linewidth=0.8)
+    reach = 6 * float(np.median(releases.noise_std[some]))
+    error.set_ylim(-reach, reach)
+    error.set_ylabel(f"released less truth, {unit}")
+    noise = releases.count_noise_std[some]
+    off = releases.count[some] - count[some]
+    colour = COLOURS[0][1]
+    number.fill_between(at, off - 2 * noise, off + 2 * noise, color=colour, alpha=0.25, linewidth=0)
+    number.plot(at, off, color=colour, linewidth=1.0)
+    number.axhline(0.0, color=_INK, linewidth=0.8)
+    number.set_ylabel("count less truth")
+    figure.suptitle(title, fontsize=13, fontweight="bold")
+    _save(figure, path)
+
+
 def _average_panel(axis: Any, track: Track, unit: str) -> None:
     """Releases and their intervals; what the mechanism clips at stands in the title."""
     releases = track.releases
@@ -129,7 +173,7 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         if forecast.typical is None:
             continue
         plan = forecast.candidate.plan
-        t, error = curve(plan, forecast.widths, comparison.scale, first, 120, within=24)
+        t, error = curve(plan, forecast.widths, comparison.guesses, first, 120, within=24)
         colour = COLOURS[index % len(COLOURS)][1]
         chosen = index == comparison.chosen
         axis.plot(t, error, color=colour, linewidth=2.4 if chosen else 1.5)
@@ -155,7 +199,9 @@ def plan_picture(comparison: Comparison, path: str) -> None:
     axis.xaxis.set_major_formatter(_thousands())
     axis.yaxis.set_major_formatter(_plain_numbers())
     axis.margins(x=0.02)
-    axis.set_xlabel("observations so far")
+    by_count = comparison.plan.clock is None
+    along = "observations" if by_count else f"ticks of {comparison.plan.every}"
+    axis.set_xlabel(f"{along} so far")
     axis.set_ylabel(f"expected error of the {comparison.plan.statistic.name} (unit of the values)")
     plan = comparison.plan
     guess = (

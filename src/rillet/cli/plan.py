@@ -21,16 +21,19 @@ from rillet.cli.common import (
     number,
     say,
     show,
-    whole,
     write_text,
 )
+from rillet.errors import ParameterError
+from rillet.release import noise_deviations
+from rillet.times import HOUR, per_period, period_words, show_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from rillet.cli.compare import Comparison
-    from rillet.cli.forecast import Forecast
+    from rillet.cli.forecast import Forecast, Point
+    from rillet.plan import Plan
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,6 +49,9 @@ def add_parser(subparsers: Any) -> None:
         will be, and how much clipping will cost, depends on how large values are: give a public
         guess with --typical or --guess. It must not come from the stream that is to be protected;
         a published figure or an earlier year will do. The tail is taken to be exponential.
+
+        By the clock (--every 1h --start 2026-01-01T00:00Z --length 60d) how many observations come
+        is protected too. How good a mean will be depends on it: give a public guess with --rate.
         """,
         epilog=examples(
             (
@@ -55,6 +61,13 @@ def add_parser(subparsers: Any) -> None:
             (
                 "rillet plan --epsilon 1 --delta 2^-20 --upper 1440 --length none --guess 90@0.95",
                 "no end known; 95 % of the trips are shorter than 90 minutes",
+            ),
+            (
+                (
+                    "rillet plan --epsilon 1 --delta 2^-20 --upper 11 --typical 0.7 --unit kW \\\n"
+                    "      --every 1h --start 2026-01-01T00:00Z --length 60d --rate 400/h"
+                ),
+                "by the clock: what is known of the average power after an hour, a day, a week?",
             ),
             (
                 (
@@ -71,7 +84,7 @@ def add_parser(subparsers: Any) -> None:
         meaning="tuned: the paper's, with its parameters fitted to the guess",
         keyed=False,
     )
-    group = parser.add_argument_group("public guess at the scale of values")
+    group = parser.add_argument_group("public guesses at the scale and the number of values")
     group.add_argument(
         "--typical", type=number, metavar="X", help="about half of the values are below X"
     )
@@ -81,12 +94,23 @@ def add_parser(subparsers: Any) -> None:
         metavar="X@Q",
         help="a share Q of the values is below X, as 90@0.95",
     )
+    group.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="R",
+        help="by the clock, about how many observations come, as 400/h (also /s, /m, /d); a mean "
+        "needs it",
+    )
     group = parser.add_argument_group("output")
     group.add_argument(
         "--at",
-        type=_times,
+        type=lambda text: text.split(","),
         metavar="T,T",
-        help="observations at which to show the error (default: a few up to the end)",
+        help="observations at which to show the error, by the clock durations such as 1d,7d "
+        "(default: a few up to the end)",
+    )
+    group.add_argument(
+        "--unit", default="", metavar="U", help="the unit of the values, shown beside numbers"
     )
     group.add_argument("--json", action="store_true", help="print the comparison as JSON")
     group.add_argument("--save", metavar="FILE", help="write the chosen plan as JSON")
@@ -101,8 +125,12 @@ def _quantile_guess(text: str) -> tuple[float, float]:
     return number(value), share / 100 if quantile.endswith("%") else share
 
 
-def _times(text: str) -> list[int]:
-    return [whole(part) for part in text.split(",")]
+def _rate(text: str) -> str:
+    try:
+        per_period(text, HOUR)
+    except ParameterError as error:
+        raise argparse.ArgumentTypeError(f"expected {error.expected}, found {text!r}") from None
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         say(json.dumps(comparison.to_dict(), ensure_ascii=False, indent=2))
         return 0
-    _print(comparison)
+    _print(comparison, args.unit)
     for path, what in ((args.save, "plan"), (args.plot, "picture")):
         if path is not None:
             note(f"{what} written to {path}")
@@ -129,16 +157,19 @@ def run(args: argparse.Namespace) -> int:
 # --- Print ---------------------------------------------------------------------------------------
 
 
-def _print(comparison: Comparison) -> None:
+def _print(comparison: Comparison, unit: str) -> None:
     """The comparison for a person."""
     screen = console()
     plan = comparison.plan
-    length = "no end known" if plan.length is None else f"{plan.length:,} observations"
-    cadence = "a release at each" if plan.every == 1 else f"a release each {plan.every:,}"
     say(f"Promise  {plan.guarantee}")
     values = f"values from {plan.bounds.lower:g} to {plan.bounds.upper:g}, "
-    say(f"Facts    {values * plan.statistic.clips}{length}, {cadence}")
-    if comparison.guess is None or comparison.scale is None:
+    say(f"Facts    {values * plan.statistic.clips}{_cadence(plan)}")
+    if comparison.guesses.rate is not None:
+        in_tick = comparison.guesses.observations(plan, 1)
+        say(f"Rate     {comparison.guesses.rate}, guessed: {show(in_tick)} observations in a tick")
+    if not plan.statistic.clips:
+        pass  # how large values are makes no difference
+    elif comparison.guess is None or comparison.scale is None:
         say("Guess    none: give --typical or --guess to see thresholds, clipping and errors")
     else:
         say(
@@ -149,6 +180,9 @@ def _print(comparison: Comparison) -> None:
     screen.print(_table(comparison))
     for reason in comparison.impossible:
         say(f"Not possible: {reason}")
+    if plan.clock is not None and any(point.numbers for point in comparison.expected.points):
+        say()
+        screen.print(_numbers_table(comparison, unit))
     if comparison.if_wrong:
         say()
         screen.print(_wrong_table(comparison))
@@ -161,6 +195,8 @@ def _print(comparison: Comparison) -> None:
     say(f"Chosen: {chosen.label} (--mechanism {chosen.name}); --save FILE writes it.")
     for reason in comparison.reasons:
         say(f"Why: {reason}.")
+    if sentence := _in_short(comparison, unit):
+        say(f"Expect: {sentence}")
     # The promise stands at the top already.
     say("\n".join(line for line in plan.describe().splitlines() if "Promise:" not in line))
 
@@ -169,21 +205,28 @@ def _table(comparison: Comparison) -> RenderableType:
     statistic = comparison.plan.statistic.name
     forecasts = comparison.forecasts
     table = _empty_table("", comparison)
-    table.add_row("first release at", *(f"{f.candidate.first_release:,}" for f in forecasts))
-    table.add_row("ε₁, for the threshold", *(_threshold_budget(f) for f in forecasts))
-    table.add_row("values clipped at", *(_threshold(f) for f in forecasts), end_section=True)
+    table.add_row(
+        "first release", *(_when(comparison, f.candidate.first_release) for f in forecasts)
+    )
+    clips = comparison.plan.statistic.clips
+    if clips:
+        table.add_row("ε₁, for the threshold", *(_threshold_budget(f) for f in forecasts))
+        table.add_row("values clipped at", *(_threshold(f) for f in forecasts))
+    table.add_section()
     for index, t in enumerate(comparison.times):
         cells = []
         for forecast in forecasts:
             found = [point for point in forecast.points if point.t == t]
             cells.append(_error(found[0]) if found else "–")
-        name = f"error of the {statistic} at" if index == 0 else ""
-        table.add_row(f"{name:<21}{t:>12,}", *cells)
+        name = f"error of the {statistic}" if index == 0 else ""
+        table.add_row(f"{name:<18}{_when(comparison, t):>15}", *cells)
     last = [forecast.points[-1] if forecast.points else None for forecast in forecasts]
     table.add_row("  of which noise (std)", *(_or_dash(p.noise_std if p else None) for p in last))
-    table.add_row("  of which clipping", *(_or_dash(p.clipping_error if p else None) for p in last))
+    if clips:
+        clipped = (_or_dash(p.clipping_error if p else None) for p in last)
+        table.add_row("  of which clipping", *clipped)
     table.add_row(
-        f"typical error from   {forecasts[0].typical_from:>12,}",
+        f"typical error from{_when(comparison, forecasts[0].typical_from):>15}",
         *(_or_dash(forecast.typical) for forecast in forecasts),
         end_section=True,
     )
@@ -191,7 +234,7 @@ def _table(comparison: Comparison) -> RenderableType:
     table.add_row(
         "better than the plain tree by", *("–" if g is None else f"× {show(g, 3)}" for g in gains)
     )
-    if comparison.scale is None:
+    if clips and comparison.scale is None:
         table.add_row("better if values are clipped below", *_break_even(forecasts))
     return table
 
@@ -225,10 +268,71 @@ def _threshold(forecast: Forecast) -> str:
     return f"about {show(forecast.threshold, 3)}" if learned else f"{forecast.threshold:g}"
 
 
-def _error(point: Any) -> str:
-    if point.error is None:
-        return f"{show(point.unit_noise_std)} × range"
-    return show(point.error)
+def _error(point: Point) -> str:
+    if point.error is not None:
+        return show(point.error)
+    if point.unit_noise_std is None:
+        return "no mean yet"
+    return f"{show(point.unit_noise_std)} × range"
+
+
+def _cadence(plan: Plan) -> str:
+    """How long it runs and when it releases."""
+    if plan.clock is None:
+        length = "no end known" if plan.length is None else f"{plan.length:,} observations"
+        each = "a release at each" if plan.every == 1 else f"a release each {plan.every:,}"
+        return f"{length}, {each}"
+    length = "no end known" if plan.length is None else f"{plan.length} in {plan.last_t:,} ticks"
+    return f"{length} from {plan.start}, a release {period_words(plan.clock.every)}"
+
+
+def _when(comparison: Comparison, t: int) -> str:
+    """A time of the forecast: an observation number, or how long after the start."""
+    clock = comparison.plan.clock
+    return f"at {t:,}" if clock is None else f"after {show_duration(t * clock.every)}"
+
+
+def _numbers_table(comparison: Comparison, unit: str) -> RenderableType:
+    """The noise of mean, sum and count under the chosen plan, as intervals of 95 %."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    forecast = comparison.expected
+    reach = noise_deviations(0.95, forecast.candidate.plan.layout.noise_law)
+    names = [
+        name for name in ("mean", "sum", "count") if f"{name}_noise_std" in forecast.last.numbers
+    ]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column(f"noise (95 %), {forecast.candidate.label}", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    for point in forecast.points:
+        cells = []
+        for name in names:
+            std = point.numbers[f"{name}_noise_std"]
+            of_values = unit if name != "count" else ""
+            cells.append("–" if std is None else f"± {show(reach * std, 3)} {of_values}".rstrip())
+        table.add_row(_when(comparison, point.t), *cells)
+    return table
+
+
+def _in_short(comparison: Comparison, unit: str) -> str:
+    """What to expect of the chosen plan, in a sentence: early on, and at the end."""
+    forecast, plan = comparison.expected, comparison.plan
+    known = [point for point in forecast.points if point.noise_std is not None]
+    if not known:
+        return ""
+    reach = noise_deviations(0.95, plan.layout.noise_law)
+    each = "" if plan.clock is None else f" {period_words(plan.clock.every)}"
+    of_values = f" {unit}" if unit and plan.statistic.name != "count" else ""
+    parts: list[str] = []
+    for index in sorted({(len(known) - 1) // 2, len(known) - 1}):
+        t, std = known[index].t, known[index].noise_std
+        assert std is not None
+        ended = plan.length is not None and t == plan.last_t
+        where = "at the end" if ended else _when(comparison, t)
+        parts.append(f"± {show(reach * std, 2)}{of_values}{'' if parts else each} {where}")
+    return f"{plan.statistic.name} {', '.join(parts)} (noise, 95 %)."
 
 
 def _or_dash(value: float | None) -> str:
@@ -244,8 +348,10 @@ def _break_even(forecasts: Sequence[Forecast]) -> list[str]:
         if forecast.typical is not None or point is None or plain is None:
             cells.append("–")
             continue
-        assert plain.noise_std is not None
         plan = forecast.candidate.plan
+        if point.unit_noise_std is None or plain.noise_std is None:
+            cells.append("–")
+            continue
         cells.append(show(plan.lower + plain.noise_std / point.unit_noise_std))
     return cells
 
@@ -273,7 +379,9 @@ def _chart(comparison: Comparison, known: Sequence[Forecast]) -> RenderableType:
     for index, each in enumerate(comparison.forecasts):
         if each not in known:
             continue
-        x, y = curve(each.candidate.plan, each.widths, comparison.scale, first, width)
+        x, y = curve(each.candidate.plan, each.widths, comparison.guesses, first, width)
         curves.append(Curve(x, y, each.candidate.label, COLOURS[index % len(COLOURS)][0]))
     title = Text(f"Expected error of the {comparison.plan.statistic.name} (log scales)")
-    return Group(title, chart(curves, width=width))
+    clock = comparison.plan.clock
+    along = "observations" if clock is None else f"ticks of {comparison.plan.every}"
+    return Group(title, chart(curves, width=width, along=along))

@@ -42,7 +42,14 @@ class Curve:
     colour: str
 
 
-def chart(curves: Sequence[Curve], *, width: int = 72, height: int = 12, unit: str = "") -> Text:
+def chart(
+    curves: Sequence[Curve],
+    *,
+    width: int = 72,
+    height: int = 12,
+    unit: str = "",
+    along: str = "observations",
+) -> Text:
     """Curves on logarithmic axes, in braille: two by four dots to a character."""
     from rich.text import Text
 
@@ -86,7 +93,7 @@ def chart(curves: Sequence[Curve], *, width: int = 72, height: int = 12, unit: s
     text.append(f"{unit:>9} └" + "─" * width + "\n")
     marks = [_short(math.exp(left + share * (right - left))) for share in (0, 0.5, 1)]
     middle = marks[1].center(width - len(marks[0]) - len(marks[2]))
-    text.append(" " * 11 + marks[0] + middle + marks[2] + "  observations")
+    text.append(" " * 11 + marks[0] + middle + marks[2] + f"  {along}")
     return text
 
 

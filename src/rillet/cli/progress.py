@@ -47,8 +47,8 @@ def _bar(plan: Plan) -> Iterator[Show]:
     columns = (
         TextColumn("{task.description:<9}"),
         BarColumn(),
-        TextColumn("{task.fields[rows]:>14,} rows"),
-        TextColumn("{task.fields[rate]:>12,.0f} rows/s"),
+        TextColumn(f"{{task.fields[rows]:>14,}} {_rows(plan)}"),
+        TextColumn(f"{{task.fields[rate]:>12,.0f}} {_rows(plan)}/s"),
         TextColumn("{task.fields[released]:>14,} releases"),
         TimeElapsedColumn(),
     )
@@ -77,10 +77,15 @@ def _lines() -> Show:
         if time.perf_counter() - shown >= PLAIN_SECONDS and now.last_block:
             shown = time.perf_counter()
             share = "" if now.fraction is None else f", {now.fraction:.0%} of the input"
-            counts = f"{now.observations:,} rows, {now.releases:,} releases"
-            warn(f"{counts}, {_rate(now):,.0f} rows/s{share}")
+            rows = _rows(now.plan)
+            counts = f"{now.observations:,} {rows}, {now.releases:,} releases"
+            warn(f"{counts}, {_rate(now):,.0f} {rows}/s{share}")
 
     return show
+
+
+def _rows(plan: Plan) -> str:
+    return "rows" if plan.clock is None else "ticks"
 
 
 def _rate(now: Summary) -> float:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _TAB, _TABS = "\t", ("tab", "\\t")
 #: Options that a configuration has instead.
 _INSTEAD = (
-    *("plan", "column", "format", "delimiter", "key_column", "keys", "sequence", "follow"),
+    *("plan", "column", "time", "format", "delimiter", "key_column", "keys", "sequence"),
+    "follow",
     *("state", "key_file", "out", "existing"),
 )
 
@@ -49,6 +50,10 @@ def add_parser(subparsers: Any) -> None:
         what becomes of an empty cell, or of anything that is no number, --missing says. Nothing
         stops because of a value. Each release is one line with value, noise_std and the rest of the
         record; what was charged goes to standard error at the end.
+
+        With --every 1h releases come by the clock, --time names the column with the time of each
+        row, and how many rows there are is protected too. A finished file is put in the order of
+        time first, whatever order it is in; with --follow the clock of this machine decides.
 
         With --state DIR the run is durable: it can be stopped or killed at any instant, and the
         same command goes on where it stopped. Releases then go to DIR/releases.db, and to --out.
@@ -76,6 +81,14 @@ def add_parser(subparsers: Any) -> None:
                 ),
                 "a stream for each declared meter, from a growing file, durably",
             ),
+            (
+                (
+                    "rillet run power.csv --column kw --time when --zone Europe/Paris \\\n"
+                    "      --every 1h --start 2026-01-01 --length 365d \\\n"
+                    "      --epsilon 1 --delta 2^-20 --upper 20"
+                ),
+                "the average so far, each hour, from a file in any order",
+            ),
             ("rillet run --config live.toml --check", "is everything right? spends nothing"),
         ),
     )
@@ -99,6 +112,9 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="check everything, release and spend nothing"
     )
     parser.add_argument("--column", metavar="C", help="the column or field with the values")
+    parser.add_argument(
+        "--time", metavar="T", help="by the clock, the column or field with the time of each row"
+    )
     parser.add_argument(
         "--key-column",
         action="append",
@@ -240,6 +256,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
     source = {
         "path": args.file,
         "column": args.column,
+        "time": args.time,
         "format": args.format,
         "delimiter": delimiter,
         "follow": args.follow,

@@ -90,7 +90,8 @@ def _look(folder: Path, key_file: Path | None) -> None:
         say(f"state of {folder}: whole")
         say(f"promise      {plan.guarantee}")
         say(f"keys         {len(streams.keys):,}")
-        say(f"absorbed     {streams.observations:,} observations")
+        what = "observations" if streams.layout.clock is None else "ticks"
+        say(f"absorbed     {streams.absorbed:,} {what}")
         say(f"undelivered  {waiting:,} releases")
         for name in streams.store.sinks():
             say(f"sink         {name}")

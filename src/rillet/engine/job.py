@@ -18,25 +18,35 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from rillet.engine.reader import Ended, Reader
 from rillet.errors import StateError, StreamEnded
+from rillet.gather.clock import Clock
+from rillet.noise import IntArray
 from rillet.plan import Plan
 from rillet.privacy import Charges
 from rillet.release import Releases
 from rillet.sink.base import Position, Sink
 from rillet.source import Block, Source
+from rillet.source.by_tick import TickBlock
 from rillet.state.base import Absorbed, Store
 from rillet.state.store import SqliteStore
 from rillet.streams import Streams
+from rillet.times import now
 
 #: Names the points that a job passes (level DEBUG), for those who follow it closely.
 log = logging.getLogger("rillet.job")
 
 #: Releases that may wait for one sink; beyond, the job waits for it.
 MOST_WAITING: Final = 2**18
+#: By the clock ticks are closed in parts of so many releases.
+_RELEASES_AT_ONCE: Final = 2**16
+#: Seconds to wait for a block: while a tick is due, and at most, since the clock may be set; and
+#: for the reader at the end.
+_SHORTEST_WAIT, _LONGEST_WAIT, _LONGEST_CLOSE = 0.02, 1.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,11 @@ class Summary:
     """How far a job is, in public numbers.
 
     ``observations`` are those of declared keys since the streams began, ``before`` of them before
-    this process; ``releases`` are those that this process had to deliver, ``delivered`` those that
-    every sink has; ``left_out`` are observations that came again, by their sequence numbers;
-    ``last_release`` is the largest t released; ``fraction`` tells how much of the source was read.
+    this process; by the clock both count ticks, and nothing counts observations.  ``releases`` are
+    those that this process had to deliver, ``delivered`` those that every sink has; ``left_out``
+    are observations that came again, by their sequence numbers; ``last_release`` is the largest t
+    released; ``last_block`` is when a block was absorbed, by the clock when a tick was closed;
+    ``fraction`` tells how much of the source was read.
     """
 
     plan: Plan = field(repr=False)
@@ -70,11 +82,12 @@ class Summary:
     def __str__(self) -> str:
         """For a person: what came in, what went out, what it cost."""
         rate = (self.observations - self.before) / max(self.seconds, 1e-9)
-        counts = f"{self.observations:,} observations, {self.releases:,} releases"
-        speed = f"{self.seconds:.1f} s ({rate:,.0f} observations a second)"
+        what = "observations" if self.plan.clock is None else "ticks"
+        counts = f"{self.observations:,} {what}, {self.releases:,} releases"
+        speed = f"{self.seconds:.1f} s ({rate:,.0f} {what} a second)"
         lines = [f"{counts} to {', '.join(self.sinks)}, {speed}"]
         rest = self.observations - self.last_release
-        if not self.plan.keys and self.last_release and rest:
+        if self.plan.clock is None and not self.plan.keys and self.last_release and rest:
             lines.append(
                 f"the last release is at observation {self.last_release:,}: the {rest:,} after it "
                 "are fewer than --every"
@@ -180,6 +193,8 @@ class Job:
         By the name that the state knows a sink by; every release goes to each.
     last_release
         Largest t released before.
+    stop
+        Set when the last tick of a clock has closed: a live source has no end of its own.
     """
 
     def __init__(
@@ -190,16 +205,18 @@ class Job:
         couriers: Mapping[str, Courier],
         *,
         last_release: int = 0,
+        stop: threading.Event | None = None,
     ) -> None:
         self._plan, self._streams, self._source = plan, streams, source
+        self._stop = threading.Event() if stop is None else stop
         self._store, self._couriers = streams.store, couriers
         self._acknowledged = 0
         self._begun, self._told = time.perf_counter(), 0
         self._summary = Summary(
             plan,
             tuple(courier.sink.name for courier in couriers.values()),
-            observations=streams.observations,
-            before=streams.observations,
+            observations=streams.absorbed,
+            before=streams.absorbed,
             last_release=last_release,
         )
 
@@ -222,10 +239,18 @@ class Job:
         try:
             self._deliver_what_was_left()
             last = self._store.progress.absorbed
-            for block in self._source.blocks(None if last is None else last.end):
-                self._absorb(block)
-                self._acknowledge()
-                watch(self.summary)
+            start = None if last is None else last.end
+            if self._plan.clock is not None and self._source.live:
+                self._run_live(self._plan.clock, start, watch)
+            else:
+                for block in self._source.blocks(start):
+                    self._absorb(block)
+                    self._acknowledge()
+                    watch(self.summary)
+                if self._plan.clock is not None and not self._stop.is_set():
+                    self._close_ticks(self._last_tick(self._plan.clock))
+                    self._acknowledge()
+                    watch(self.summary)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -244,6 +269,101 @@ class Job:
             courier.wait()
         self._acknowledge()
 
+    # --- by the clock ----------------------------------------------------------------------------
+
+    def _run_live(self, clock: Clock, start: Any, watch: Callable[[Summary], None]) -> None:
+        """Absorb what comes, and close each tick when its time has come, until the last.
+
+        A tick is closed when the source has handed over all that arrived before its end: with a
+        block of later arrivals, or while nothing comes.  How long that takes moves no observation.
+        """
+        reader = Reader(lambda: self._source.blocks(start))
+        reader.ask()
+        try:
+            while (closed := self._store.progress.ticks) < self._plan.last_t:
+                left = clock.seconds_until_close(closed + 1, now())
+                block = reader.wait(min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT))
+                if block is None:
+                    self._close_ticks(clock.closed_by(min(now(), self._source.heard_until)))
+                else:
+                    self._absorb(block)
+                self._acknowledge()
+                if self._store.progress.ticks > closed:
+                    watch(self.summary)
+                if block is not None:
+                    reader.ask()
+        except Ended:
+            pass
+        finally:
+            # A live source has no end of its own, and is not to be closed while it is read.
+            self._stop.set()
+            reader.close(_LONGEST_CLOSE)
+
+    def _last_tick(self, clock: Clock) -> int:
+        """Where a finished source ends: by the schedule, or now where that has no end."""
+        layout = self._plan.layout
+        return layout.length if layout.length_is_known else clock.closed_by(now())
+
+    def _close_ticks(self, until: int) -> None:
+        """Close ticks, in flat memory however many they are; a stop ends it between two parts."""
+        until = min(until, self._plan.last_t)
+        nothing = np.empty(0, np.int64)
+        while self._store.progress.ticks < until and not self._stop.is_set():
+            part = self._part(until)
+            self._take(self._streams.absorb_ticks(np.empty(0), nothing, nothing, part))
+            self._acknowledge()
+
+    def _part(self, until: int) -> int:
+        """How far to close ticks at once: so many releases fit into memory."""
+        ticks = max(1, _RELEASES_AT_ONCE // len(self._streams.keys))
+        return min(until, self._store.progress.ticks + ticks)
+
+    def _absorb_by_clock(self, clock: Clock, block: Block, key_of: IntArray) -> None:
+        """Absorb the block into the ticks that its observations enter, and close those before."""
+        closed = self._store.progress.ticks
+        if isinstance(block, TickBlock):
+            assert block.at is not None
+            tick_of = clock.tick_of(block.at)
+            until = min(block.complete_until, self._last_tick(clock))
+        else:
+            assert block.arrived is not None
+            # What this machine's clock says, unless it was put back: closed ticks stay closed.
+            opened = np.maximum(clock.open_at(block.arrived), closed + 1)
+            begun = np.maximum(clock.tick_of(block.arrived), closed and closed + 1)
+            tick_of = begun if block.at is None else clock.tick_of(block.at)
+            tick_of = clock.entering(tick_of, opened, begun)
+            until = int(opened.max()) - 1
+        until = min(max(until, closed), self._plan.last_t)
+        releases = self._streams.absorb_ticks(
+            block.raw_values,
+            key_of,
+            tick_of,
+            self._part(until),
+            sequence=block.sequence,
+            absorbed=_absorbed(self._store, block),
+        )
+        log.debug("committed")
+        self._take(releases, block.fraction)
+        self._close_ticks(until)
+
+    def _take(self, releases: Releases, fraction: float | None = None) -> None:
+        """Note how far the clock is, and hand out what was released.
+
+        Between two ticks nothing is noted: that a block came is private.
+        """
+        ticks = self._store.progress.ticks
+        if ticks > self._summary.observations:
+            self._summary = replace(
+                self._summary,
+                observations=ticks,
+                last_block=time.time(),
+                fraction=fraction or self._summary.fraction,
+            )
+        if len(releases):
+            self._hand_out(self._store.progress.batch, releases)
+
+    # --- blocks ----------------------------------------------------------------------------------
+
     def _absorb(self, block: Block) -> None:
         """Absorb a block, durably, and hand out what it releases."""
         log.debug("read")
@@ -251,6 +371,9 @@ class Job:
         raw_values, key_of, sequence = block.raw_values, block.key_of, block.sequence
         if key_of is None:
             key_of = np.zeros(len(block), np.int64)
+        if self._plan.clock is not None:
+            self._absorb_by_clock(self._plan.clock, block, key_of)
+            return
         # A single stream takes what still fits; its number of rows is public.
         room = self._plan.last_t - streams.observations
         too_long = not self._plan.keys and sequence is None and len(block) > room

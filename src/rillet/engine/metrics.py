@@ -119,7 +119,15 @@ class _Numbers:
         facts = {"version": __version__, "plan": plan.digest.hex()[:16]}
         yield InfoMetricFamily("rillet", "What is running", facts)
         for name, meaning, value in (
-            ("observations", "Observations absorbed since the state was begun", now.observations),
+            (
+                (
+                    "observations",
+                    "Observations absorbed since the state was begun",
+                    now.observations,
+                )
+                if now.plan.clock is None
+                else ("ticks", "Ticks closed since the state was begun", now.observations)
+            ),
             ("releases", "Releases that this process had to deliver", now.releases),
             ("delivered", "Releases of these that every sink has", now.delivered),
             ("left_out", "Observations left out as seen before, by sequence numbers", now.left_out),

@@ -26,7 +26,9 @@ from rillet.noise import Secret
 from rillet.sink import make_sink
 from rillet.sink.sqlite import latest_times
 from rillet.source import DeclaredKeys, Source, open_source
+from rillet.source.by_tick import ByTick
 from rillet.state.folder import check_beginning
+from rillet.times import show_moment
 
 if TYPE_CHECKING:
     from rillet.sink.base import Sink
@@ -119,14 +121,14 @@ def _opened(
         last_release = 0
         if config.state is not None:
             last_release = max(latest_times(config.state / _PUBLIC).values(), default=0)
-        job = Job(config.plan, streams, source, couriers, last_release=last_release)
+        job = Job(config.plan, streams, source, couriers, last_release=last_release, stop=stop)
         if serve is not None:
             serve(lambda: job.summary)
         log.info(
-            "%s: %s, %s observations so far, %s",
-            "going on" if streams.observations else "beginning",
+            "%s: %s, %s so far, %s",
+            "going on" if streams.absorbed else "beginning",
             f"{len(config.plan.keys):,} keys" if config.plan.keys else "no keys",
-            f"{streams.observations:,}",
+            _so_far(streams),
             config.plan.guarantee,
         )
         try:
@@ -136,12 +138,36 @@ def _opened(
             if not durable and not job.summary.releases:
                 raise _nothing_released(config, source, streams)
         finally:
-            log.info("stopped: %s observations", f"{streams.observations:,}")
+            log.info("stopped: %s", _so_far(streams))
+
+
+def _so_far(streams: Streams) -> str:
+    what = "observations" if streams.layout.clock is None else "ticks"
+    return f"{streams.absorbed:,} {what}"
 
 
 def _source(config: Config, stop: threading.Event) -> Source:
     keys = DeclaredKeys(config.plan.keys, config.key_columns) if config.plan.keys else None
-    source = open_source(config.source, keys=keys, stop=stop)
+    source = open_source(_table(config), keys=keys, stop=stop)
+    clock = config.plan.clock
+    if clock is not None and not source.live:
+        if "time" not in config.source:
+            raise ParameterError(
+                "source.time", "the column with the time of each row", None, "type --time COLUMN"
+            )
+        if "sequence" in config.source:
+            raise ParameterError(
+                "source.sequence",
+                "none for a finished file by the clock, which is read in the order of time",
+                config.source["sequence"],
+            )
+        if config.state is not None and not source.replayable:
+            raise ParameterError(
+                "state", "none for a pipe by the clock, which cannot be read again", config.state
+            )
+        length = None if config.plan.length is None else config.plan.last_t
+        rows = config.source.get("block_rows")
+        source = ByTick(source, clock, length, block_rows=rows, folder=config.state, stop=stop)
     if source.redelivers and config.state is None:
         # What was counted would not be remembered, and a broker would be told that messages are
         # safe which are not: what comes again would count twice.
@@ -152,6 +178,19 @@ def _source(config: Config, stop: threading.Event) -> Source:
             None,
         )
     return source
+
+
+def _table(config: Config) -> Mapping[str, Any]:
+    """The source's options, with the plan's zone for times that have none."""
+    table, plan = config.source, config.plan
+    if plan.clock is None:
+        if "time" in table:
+            raise ParameterError(
+                "source.time", "none in a run by count", table["time"], 'or give every="1h"'
+            )
+    elif "time" in table and plan.zone is not None and "zone" not in table:
+        return {**table, "zone": plan.zone}
+    return table
 
 
 def _sinks(config: Config) -> dict[str, Sink]:
@@ -182,6 +221,13 @@ def _streams(
 ) -> Streams:
     """The streams, in memory or in a folder; whatever is wrong is found before a state is made."""
     plan, folder = config.plan, config.state
+    if plan.clock is not None and folder is None and secret is not None:
+        raise ParameterError(
+            "secret",
+            "none by the clock without a state, which alone remembers what the secret was used for",
+            secret,
+            "type --state DIR as well, or leave it out: a fresh secret is made",
+        )
     begun = folder is not None and (folder / "state.db").exists()
     if not begun:
         source.check()
@@ -243,6 +289,13 @@ def _ended_early(source: Source, streams: Streams) -> InputError:
 
 def _nothing_released(config: Config, source: Source, streams: Streams) -> InputError:
     layout = config.plan.layout
+    if layout.clock is not None:
+        first = show_moment(layout.clock.end_of(layout.first_release))
+        return InputError(
+            f"{source.name}: the first release comes when tick {layout.first_release:,} is over, "
+            f"at {first}, and {streams.absorbed:,} ticks are; nothing was released. Wait, or plan "
+            "with an earlier start"
+        )
     hint = "a shorter lag" if layout.lag else "a smaller every"
     return InputError(
         f"{source.name}: expected at least {layout.first_release:,} observations, after which the "
@@ -285,7 +338,7 @@ def check(
             streams = _open_folder(config, source, restored=restored, only_look=True)
             stack.callback(streams.close)
             positions = streams.store.sinks()
-            yield f"state: {config.state} goes on after {streams.observations:,} observations"
+            yield f"state: {config.state} goes on after {_so_far(streams)}"
         elif config.state is not None:
             kept = _kept(secret) if secret is not None and Path(secret).exists() else {}
             guard = config.plan.guard(**kept) if kept and kept["uses"].exists() else None

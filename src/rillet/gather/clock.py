@@ -121,6 +121,31 @@ class Clock:
         """How many ticks are over at this time, their grace included."""
         return max(0, (now - self.grace - self.start) // self.every)
 
+    @property
+    def ticks_of_grace(self) -> int:
+        """So many ticks may have begun behind the first one that is open."""
+        return -(-self.grace // self.every)
+
+    def open_at(self, arrived: IntArray) -> IntArray:
+        """The first tick that was open at each of these times of arrival."""
+        return np.maximum((arrived - self.grace - self.start) // self.every, 0) + 1
+
+    def entering(
+        self, raw_ticks: IntArray, opened: IntArray | int, begun: IntArray | int
+    ) -> IntArray:
+        """The tick that each observation enters, given those that were open when it came.
+
+        ``raw_ticks`` are those of their own times, ``opened`` is the first one that was open, and
+        ``begun`` the last one that had begun, which lies behind it during a grace.  0 is nowhere:
+        for what is before the start, and for what is late or early where the rule says so.
+
+        **Privacy.** Touches raw data; a function of each observation and of public times alone.
+        """
+        late = opened if self.late == "enter" else 0
+        early = raw_ticks if self.early == "hold" else 0
+        entered = np.where(raw_ticks < opened, late, np.where(raw_ticks > begun, early, raw_ticks))
+        return np.where(raw_ticks > 0, entered, 0)
+
     def seconds_until_close(self, tick: int, now: int) -> float:
         """How long a tick stays open from now on; 0 if it is closed."""
         return max(0, self.end_of(tick) + self.grace - now) / SECOND

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 #: By the clock a tick is made to hold this many observations before it saturates, where the lattice
 #: allows it.
 _IN_A_TICK = 2**24
+#: Where a strategy charges rounding, there are this many steps for each square root of its leaves,
+#: so that the charge is at most 5 % of the noise; more would let a tick saturate sooner.
+_STEPS_PER_ROOT = 32
 #: A leaf that splits its budget between values and counts does so anew at most so often.
 _MOST_SPLITS = 10
 
@@ -48,7 +52,7 @@ def layout_of(plan: Plan) -> Layout:
             -(-(most - lag) // every),
             plan.guarantee,
             already=already,
-            observations=largest_number(plan, most - lag),
+            observations=largest_number(plan, strategy, most - lag),
             moves=plan.statistic.leaf(setting).moves,
         )
     return Layout(
@@ -73,11 +77,14 @@ def layout_of(plan: Plan) -> Layout:
     )
 
 
-def largest_number(plan: Plan, leaves: int) -> int:
-    """The most observations that the leaves of a mechanism can be made to hold."""
+def largest_number(plan: Plan, strategy: Strategy, leaves: int) -> int:
+    """The most observations that so many leaves can be made to hold."""
     if plan.clock is None:
         return leaves
-    return min(leaves * _IN_A_TICK, LARGEST_SUM // FEWEST_STEPS)
+    coarsest = FEWEST_STEPS
+    if strategy.sensitivity(leaves, 0):
+        coarsest = max(coarsest, _STEPS_PER_ROOT * math.isqrt(leaves))
+    return min(leaves * _IN_A_TICK, LARGEST_SUM // coarsest)
 
 
 def _warm_up(
@@ -97,7 +104,7 @@ def _warm_up(
         leaves,
         Guarantee(plan.epsilon),
         already=left,
-        observations=largest_number(plan, lag),
+        observations=largest_number(plan, of_sum, lag),
         moves=plan.statistic.leaf(plan.setting("laplace")).moves,
     )
 
@@ -115,8 +122,14 @@ def _segments(
         # The split of the budget needs public times as well, where the range has none.
         ends = ends if len(ends) > 1 else _doubling(lag, most)
     added = plan.clock is not None
+
+    def share(last: int) -> Fraction:
+        # Where no end is known, each segment is taken for the last but one: a look is worth no more
+        # than what it can still improve.
+        return threshold.look_share(last, most if plan.length is not None else min(most, 2 * last))
+
     return tuple(
-        _segment(main, threshold, first + 1, last, threshold.look_share(last, most), added=added)
+        _segment(main, threshold, first + 1, last, share(last), added=added)
         for first, last in pairwise((lag, *ends))
     )
 

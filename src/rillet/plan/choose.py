@@ -6,24 +6,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rillet.errors import ParameterError
-from rillet.layout import Layout
 from rillet.paper.recommended import THRESHOLD_SHARE, recommended_lag
 from rillet.privacy import Guarantee
 from rillet.strategy import (
-    BinaryTree,
     BufferedToeplitz,
-    HonakerTree,
     Mechanism,
     SignedDigitTree,
     Strategy,
 )
 from rillet.strategy.base import Moves
-from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH
 from rillet.threshold import FixedThreshold, TailHistogram, Threshold
 from rillet.times import duration
 
@@ -49,59 +44,10 @@ class Choice:
         """By how much the stream grows before the range is learned again; None: never."""
         return self.threshold.growth if isinstance(self.threshold, TailHistogram) else None
 
-    def describe(self, layout: Layout) -> str:
-        """The plan for a person: promise, parts, noise, reasons."""
-        lines = [f"Promise: {layout.guarantee}."]
-        if layout.lag:
-            share = float(layout.threshold_budget)
-            lines.append(
-                f"The first {layout.lag:,} observations teach the threshold "
-                f"({layout.threshold.name}, ε₁ = {share:.4g}); their sum is released with the rest."
-            )
-        elif layout.statistic.clips:
-            assert layout.declared_range is not None
-            lines.append(f"Values are clipped at {layout.declared_range.upper:g}, declared.")
-        if layout.main is not None:
-            cadence = "each observation" if layout.every == 1 else f"every {layout.every:,}"
-            lines.append(
-                f"Then a release for {cadence} through {layout.main.strategy.name} "
-                f"({layout.main.strategy.law} noise), up to {layout.length:,} observations."
-            )
-        unit = layout.unit_std_at(layout.length)
-        per = "times the clipping range " if layout.statistic.clips else ""
-        lines.append(f"Noise of the last sum: {unit:.4g} {per}(one std).")
-        lines += [f"Why: {reason}" for reason in self.reasons]
-        lines += [f"Turned down: {other}" for other in self._turned_down(layout)]
-        return "\n".join(lines)
-
-    def _turned_down(self, layout: Layout) -> list[str]:
-        """Other strategies under the same promise, by their noise in the second half of the stream.
-
-        A plan that names its strategy has turned nothing down.
-        """
-        main = layout.main
-        if main is None or not any(reason in self.reasons for reason in _STRATEGY_REASONS.values()):
-            return []
-        others: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
-        if layout.guarantee.delta > 0:
-            others.append(BinaryTree(law="gaussian"))
-        chosen = math.sqrt(main.typical_unit_variance)
-        lines = []
-        for other in others:
-            if other == main.strategy:
-                continue
-            rival = Mechanism.calibrate(
-                other,
-                main.leaves,
-                layout.guarantee,
-                observations=layout.length - layout.lag,
-                moves=main.moves,
-            )
-            ratio = math.sqrt(rival.typical_unit_variance) / chosen
-            lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
-        if layout.lag:
-            lines.append("clipping at upper from the start, which scales the noise to the bound.")
-        return lines
+    @property
+    def chose_strategy(self) -> bool:
+        """Whether the plan left the strategy open."""
+        return any(reason in self.reasons for reason in _STRATEGY_REASONS.values())
 
 
 def choose(plan: Plan) -> Choice:
@@ -109,12 +55,8 @@ def choose(plan: Plan) -> Choice:
     reasons: list[str] = []
     guarantee, every, length = plan.guarantee, plan.leaf_every, plan.last_t
     strategy, share = plan.strategy, plan.threshold_share
-
-    def moves_under(law: str) -> Moves:
-        return plan.statistic.leaf(plan.setting(law)).moves
-
     if strategy == "auto":
-        strategy = _auto_strategy(guarantee, -(-length // every), moves_under)
+        strategy = BufferedToeplitz() if guarantee.delta > 0 else SignedDigitTree()
         reasons.append(_STRATEGY_REASONS[strategy.name])
     if plan.shared_threshold:
         # The lag is one of all keys together, the share one that all observations pay.
@@ -130,7 +72,7 @@ def choose(plan: Plan) -> Choice:
     if isinstance(threshold, TailHistogram):
         lag = _tail_lag(plan, length) if lag == "auto" else lag
         if share == "auto":
-            moves = moves_under(strategy.law)
+            moves = plan.statistic.leaf(plan.setting(strategy.law)).moves
             share = _tail_share(strategy, guarantee, length, lag, every, moves)
     elif share == "auto":
         share = THRESHOLD_SHARE
@@ -190,9 +132,8 @@ def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
 
 _STRATEGY_REASONS = {
     "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it.",
-    "signed-digit-tree": "of all that can be pure (delta is 0) or run this long, the signed-digit "
-    "tree has the least noise.",
-    "honaker-tree": "of all that can run this long, Honaker's tree has the least noise.",
+    "signed-digit-tree": "of all that can be pure (delta is 0), the signed-digit tree has the "
+    "least noise.",
 }
 #: Below this many observations, or ticks, a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
@@ -202,23 +143,6 @@ _LONGEST_WARM_UP_BY_CLOCK = duration("7d")
 #: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
-
-
-def _auto_strategy(
-    guarantee: Guarantee, leaves: int, moves_under: Callable[[str], Moves]
-) -> Strategy:
-    """The least noise for this promise and length."""
-    if guarantee.delta > 0 and leaves <= 2**LARGEST_LOG_LENGTH:
-        return BufferedToeplitz()
-    candidates: list[Strategy] = [SignedDigitTree()]
-    if guarantee.delta > 0:
-        candidates.append(HonakerTree(law="gaussian"))
-
-    def noise(strategy: Strategy) -> float:
-        moves = moves_under(strategy.law)
-        return Mechanism.calibrate(strategy, leaves, guarantee, moves=moves).typical_unit_variance
-
-    return min(candidates, key=noise)
 
 
 def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:

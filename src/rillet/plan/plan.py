@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import field
@@ -34,6 +35,7 @@ from rillet.options import (
 from rillet.paper.recommended import RECOMMENDED
 from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose
+from rillet.plan.describe import describe
 from rillet.privacy import ADD_ONE, REPLACE_ONE, Guarantee
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
@@ -42,7 +44,7 @@ from rillet.statistic import STATISTICS, Mean, Range, Setting, Statistic
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
-from rillet.times import duration, moment, show_duration, show_moment
+from rillet.times import duration, moment, per_period, show_duration, show_moment
 
 Auto: TypeAlias = Literal["auto"]
 
@@ -140,19 +142,23 @@ class Plan:
         metavar="ZONE",
     )
     late: Literal["enter", "drop"] = option(
-        "by the clock, whether an observation whose tick is closed enters the one that is open",
+        "by the clock, of an observation whose tick is closed: enter puts it into the tick that is "
+        "open when it arrives, drop leaves it out",
         default="enter",
         metavar="RULE",
     )
     early: Literal["hold", "drop"] = option(
-        "by the clock, whether an observation whose tick is not open yet is kept until it is",
+        "by the clock, of an observation whose tick is not open yet: hold keeps it until it is, "
+        "drop leaves it out",
         default="hold",
         metavar="RULE",
     )
     grace: str | None = option(
-        "by the clock, how long after its end a tick stays open in a live run; none: not at all",
+        "by the clock, how long after its end a tick stays open in a live run, such as 5m; none: "
+        "not at all",
         default=None,
         metavar="TIME",
+        converter=lambda given: None if given is None else str(given),
     )
     missing: Literal["skip", "none"] | float = option(
         "what becomes of a value that is no number: skip leaves it out (at most 15 % more noise by "
@@ -162,7 +168,8 @@ class Plan:
         metavar="RULE",
     )
     lag: int | Auto = option(
-        "the number of observations that teach the threshold before the first release",
+        "the number of observations, by the clock of ticks, that teach the threshold before the "
+        "first release",
         default="auto",
         metavar="M",
         ge=0,
@@ -212,6 +219,8 @@ class Plan:
         if self.upper is not None:
             check_range(self.lower, self.upper)
         self._check_clock()
+        if isinstance(self.missing, float) and not math.isfinite(self.missing):
+            raise ParameterError("missing", "skip, none or a finite number", self.missing)
         if self.leaf_every > self.last_t:
             raise ParameterError("every", f"at most length ({self.last_t:,})", self.every)
         self._check_sharing()
@@ -235,8 +244,8 @@ class Plan:
                 raise ParameterError(
                     "length", "a number of observations", self.length, 'or give every="1h"'
                 )
-            for name in ("start", "zone", "grace"):
-                if getattr(self, name) is not None:
+            for name in ("start", "zone", "late", "early", "grace"):
+                if getattr(self, name) != _LEFT_OUT[name]:
                     raise ParameterError(
                         name, "none in a run by count", getattr(self, name), 'or give every="1h"'
                     )
@@ -245,11 +254,19 @@ class Plan:
         set_option(self, "every", show_duration(every))
         if self.start is None:
             raise ParameterError(
-                "start", "when the clock starts", None, "taken from the data it would reveal them"
+                "start",
+                "when the clock starts, such as 2026-01-01T00:00Z",
+                None,
+                "it must be public: taken from the data it would reveal them",
             )
         set_option(self, "start", show_moment(moment(self.start, self.zone)))
         if isinstance(self.length, int):
-            raise ParameterError("length", 'a duration such as "365d"', self.length)
+            raise ParameterError(
+                "length",
+                'a duration such as "365d", or none',
+                self.length,
+                "by the clock how many observations there are is protected",
+            )
         if self.length is not None:
             length = duration(self.length, "length")
             if length % every:
@@ -287,6 +304,13 @@ class Plan:
         """
         check_names(options_for("paper"), options)
         given = _not_auto(options)
+        if isinstance(given.get("every"), str):
+            raise ParameterError(
+                "every",
+                "a number of observations",
+                given["every"],
+                "the paper's threshold does not protect how many there are",
+            )
         local = {name: given.pop(name) for name in options_of(SmoothQuantile) if name in given}
         threshold = SmoothQuantile(**{**RECOMMENDED, **local})
         given = {"missing": "none", **given}
@@ -382,43 +406,78 @@ class Plan:
         """The calibrated mechanisms."""
         return layout_of(self)
 
-    def unit_noise_std(self, t: Any, *, rate: float | None = None) -> Any:
+    def unit_noise_std(self, t: Any, *, rate: float | str | None = None) -> Any:
         """Noise std of the statistic at ``t``, per unit of clipping range; also of an array.
 
-        Times the width of the clipping range this is ``release.noise_std``, up to rounding.
-        ``rate`` is as in :meth:`expected_error`.
+        Times the width of the clipping range this is ``release.noise_std``, up to rounding.  By the
+        clock values are taken to lie at the lower end, and a sum's range to be the public one,
+        since its noise depends on where the range lies.  ``rate`` is as in :meth:`expected_error`.
         """
-        return self.layout.noise_std_at(t, Range(0.0, 1.0), self._rate(rate))
+        clipping = Range(0.0, 1.0) if self.clock is None else self.bounds
+        return self.expected_noise(t, clipping, rate=rate)["noise_std"] / clipping.width
 
     def expected_error(
-        self, t: Any, clip_upper: float | None = None, *, rate: float | None = None
+        self,
+        t: Any,
+        clip_upper: float | None = None,
+        *,
+        rate: float | str | None = None,
+        mean: float | None = None,
     ) -> Any:
         """Standard deviation of the noise in the statistic at ``t``, in the statistic's unit.
 
         A learned range is not known in advance: give a guess of its upper end as ``clip_upper``;
-        without one the public bound stands in, which is the worst case.  By the clock ``t`` is a
-        tick, and ``rate`` a guess of how many observations each has.
+        without one the public bound stands in, which is the worst case.
+
+        By the clock ``t`` is a tick, and ``rate`` a public guess of how many observations each has,
+        or a text such as ``"400/h"``; only a mean needs one.  ``mean`` is a guess of their mean;
+        without one they are taken to lie at the lower end, where counting costs most.  NaN where
+        the count would be lost in noise, so that there is no mean yet.
+
+        Examples
+        --------
+        >>> plan = Plan(
+        ...     epsilon=1, delta=1e-6, upper=11, every="1h", start="2026-01-01T00:00Z", length="60d"
+        ... )
+        >>> week = 7 * 24
+        >>> print(f"± {1.96 * plan.expected_error(week, clip_upper=8, rate='400/h'):.2g} kW")
+        ± 0.0036 kW
         """
         lower, upper = self.bounds.lower, self.bounds.upper
         if clip_upper is None:
             declared = self.layout.declared_range
             clip_upper = upper if declared is None else declared.upper
         clipping = Range(*check_range(lower, clip_upper))
-        return self.layout.noise_std_at(t, clipping, self._rate(rate))
+        return self.expected_noise(t, clipping, rate=rate, mean=mean)["noise_std"]
 
-    def _rate(self, rate: float | None) -> float | None:
-        if self.clock is None:
-            if rate is not None:
-                raise ParameterError("rate", "none in a run by count", rate)
-        elif rate is None:
-            raise ParameterError("rate", "a guess of the observations in a tick", None)
-        elif not 0 < rate < 2.0**62:
-            raise ParameterError("rate", "a positive number of observations in a tick", rate)
-        return rate
+    def expected_noise(
+        self,
+        t: Any,
+        clipping: Range,
+        *,
+        rate: float | str | None = None,
+        mean: float | None = None,
+    ) -> dict[str, Any]:
+        """Noise std of each number of a release, by its name in the record: ``sum_noise_std``.
+
+        As :meth:`expected_error`, in a given clipping range.
+        """
+        if self.clock is None and rate is not None:
+            raise ParameterError("rate", "none in a run by count", rate)
+        in_tick = None
+        if self.clock is not None and rate is not None:
+            in_tick = per_period(rate, self.clock.every)
+        found = self.layout.expected_noise(t, clipping, in_tick, mean)
+        if self.clock is not None and rate is None and np.isnan(found["noise_std"]).any():
+            expected = 'a public guess of how many observations come, such as "400/h"'
+            raise ParameterError(
+                "rate", expected, None, f"the noise of a {self.statistic.name} depends on it"
+            )
+        return found
 
     def describe(self) -> str:
         """What this plan does and why, for a person."""
-        return self._choice.describe(self.layout)
+        return describe(self.layout, self._choice)
 
     # --- running it ------------------------------------------------------------------------------
 
@@ -444,6 +503,7 @@ class Plan:
         own = key if isinstance(key, tuple) else (key,)
         if self.keys and own not in self.keys:
             raise ParameterError("key", "one of the plan's declared keys", key)
+        self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
         store = MemoryStore([self.stream_secret(master, own, run)])
         guard = self.guard(secret, (own,), run, uses)
@@ -461,6 +521,7 @@ class Plan:
         Without declared keys there is one stream, with the key ``()``.  ``secret`` and ``uses``
         are as in :meth:`open`.
         """
+        self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
         keys = self.keys or ((),)
         secrets = (self.stream_secret(master, key, run) for key in keys)
@@ -524,9 +585,22 @@ class Plan:
             return self.stream_secret(secret, key, run)
 
         key, state, guarded = open_state(self.layout, blob, secret, own)
-        guard = guard_of_state(guarded, key, state.t, uses)
-        store = MemoryStore.of({0: Kept(state)}, state.t)
+        if self.clock is None:
+            guard = guard_of_state(guarded, key, state.t, uses)
+            store = MemoryStore.of({0: Kept(state)}, state.t)
+        else:
+            guard, store = None, MemoryStore.of({0: Kept(state)}, 0, state.t)
         return Streams(self.layout, (key,), store, guard).stream(key)
+
+    def _check_kept(self, secret: Secret | None) -> None:
+        """By the clock a secret of one's own serves a folder, where it is known what it saw."""
+        if self.clock is not None and secret is not None and not secret.for_tests_only:
+            raise ParameterError(
+                "secret",
+                "none by the clock, unless the stream is kept in a folder",
+                "one of your own",
+                "use open_folder(), or rillet run --state DIR",
+            )
 
     def guard(
         self,

@@ -87,6 +87,8 @@ class Charges:
 
     guarantee: Guarantee
     events: tuple[Event, ...] = ()
+    #: What the numbers of events count: observations, or what holds them, such as ticks.
+    unit: str = "observations"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
@@ -96,7 +98,7 @@ class Charges:
                 paid = ", ".join(event.label for event in self._over(charge.first))
                 raise BudgetExceeded(
                     f"expected at most ε = {promise.epsilon:g}, δ = {promise.delta:.3g} for each "
-                    f"observation, as promised, found {charge.cost} for observations "
+                    f"observation, as promised, found {charge.cost} for {self.unit} "
                     f"{_span(charge.first, charge.last)} ({paid}); nothing was drawn"
                 )
 
@@ -132,7 +134,7 @@ class Charges:
             for event in self.events
             if event.due is not None and event.due <= t
         )
-        return Charges(self.guarantee, due)
+        return replace(self, events=due)
 
     def to_json(self) -> str:
         """JSON; :meth:`from_json` reads it back exactly."""
@@ -150,6 +152,7 @@ class Charges:
         content = {
             "format": _FORMAT,
             "promised": {part.name: getattr(promise, part.name) for part in fields(promise)},
+            "unit": self.unit,
             "events": [event.to_dict() for event in self.events],
             "charged": charged,
         }
@@ -163,7 +166,7 @@ class Charges:
             if content["format"] != _FORMAT:
                 raise KeyError
             events = tuple(Event.from_dict(entry) for entry in content["events"])
-            return cls(Guarantee(**content["promised"]), events)
+            return cls(Guarantee(**content["promised"]), events, content["unit"])
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             expected = f'JSON with "format": "{_FORMAT}", as to_json wrote it'
             raise ParameterError("charges", expected, "another text") from error
@@ -173,11 +176,11 @@ class Charges:
         rows = [(e.label, _span(e.first, e.last), str(e.cost)) for e in self.events]
         width, spans = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
         lines = [f"promised  {self.guarantee}"]
-        lines += [f"charged   {a:<{width}}  observations {b:<{spans}}  {c}" for a, b, c in rows]
+        lines += [f"charged   {a:<{width}}  {self.unit} {b:<{spans}}  {c}" for a, b, c in rows]
         worst = self.worst()
         total = "nothing yet"
         if worst is not None:
             delta = float(worst.cost.delta_at(self.guarantee.epsilon))
-            total = f"worst observations {_span(worst.first, worst.last)}: {worst.cost}, which is "
+            total = f"worst {self.unit} {_span(worst.first, worst.last)}: {worst.cost}, which is "
             total += f"({self.guarantee.epsilon:g}, {delta:.3g})-private"
         return "\n".join([*lines, f"total     {total}"])

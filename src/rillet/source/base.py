@@ -158,6 +158,8 @@ class Source(ABC):
         Whether rows can be read again, from any position. If not, nothing but `blocks` reads.
     redelivers : bool
         Whether an observation may come again, which only a durable run can notice.
+    live : bool
+        Whether it goes on for ever, and its blocks have the times of arrival.
     """
 
     Options: ClassVar[type[Struct]]
@@ -165,6 +167,16 @@ class Source(ABC):
     identity: str
     replayable: bool
     redelivers: bool
+    live: bool = False
+
+    @property
+    def heard_until(self) -> int:
+        """Of a live source: what arrived before this time was handed over with earlier blocks.
+
+        In microseconds since 1970. While nothing comes it moves on, several times a second: by it
+        a clock knows that a tick has all it will get.
+        """
+        return 0
 
     @abstractmethod
     def check(self) -> None:

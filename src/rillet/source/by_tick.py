@@ -87,6 +87,8 @@ class ByTick(Source):
         Where the rows are, with their times; one that ends.
     clock, length
         The ticks, and how many there are; None if no end is known.
+    block_rows
+        So many rows to a block.
     folder
         For the temporary file; by default the system's.
     stop
@@ -99,10 +101,12 @@ class ByTick(Source):
         clock: Clock,
         length: int | None = None,
         *,
+        block_rows: int | None = None,
         folder: str | os.PathLike[str] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         self._source, self._clock, self._length = source, clock, length
+        self._block_rows = rows_to_a_block(block_rows, DEFAULT_BLOCK_ROWS)
         self._folder = Path(tempfile.gettempdir() if folder is None else folder)
         self._stop = threading.Event() if stop is None else stop
         self._runs: _Runs | None = None
@@ -187,7 +191,7 @@ class ByTick(Source):
 
         **Privacy.** Touches raw data.
         """
-        rows = rows_to_a_block(block_rows, DEFAULT_BLOCK_ROWS)
+        rows = rows_to_a_block(block_rows, self._block_rows)
         start = _BEGINNING if start is None else start
         tick, taken = start.get("tick"), start.get("rows")
         if not is_integer(tick) or not is_integer(taken) or min(tick, taken) < 0:

@@ -150,6 +150,7 @@ class FileSource(Source):
         self.identity = f"{Path(options.path).name}:{options.column or ''}"
         self.replayable = not is_pipe(options.path)
         self.redelivers = options.follow or options.sequence is not None
+        self.live = options.follow
 
     def check(self) -> None:
         """Read the header, the first record or the schema, but nothing of a pipe; see `Source`."""
@@ -194,6 +195,11 @@ class FileSource(Source):
             return FileSource(once, keys=self._wanted.keys).replay(start, rows)
         return super().replay(start, rows)
 
+    @property
+    def heard_until(self) -> int:
+        """Before which nothing is held back; see `Source`."""
+        return 0 if self._reader is None else self._reader.heard_until
+
     def close(self) -> None:
         """Close the file; standard input stays open."""
         if self._reader is not None:
@@ -215,14 +221,19 @@ class FileSource(Source):
         """Check the first line; return what turns lines into rows."""
         kind = self._format()
         if kind == "auto":
-            is_object = reader.first_line(consume=False).lstrip().startswith(b"{")
+            is_object = reader.is_empty() or _is_object(reader.first_line(consume=False))
             kind = "jsonl" if is_object else "csv"
         if kind == "csv":
             header = reader.first_line(consume=True)
             return csv_rows(reader.name, header, self._wanted, self._options.delimiter)
-        check_record(reader.name, reader.first_line(consume=False), self._wanted)
+        if not reader.is_empty():
+            check_record(reader.name, reader.first_line(consume=False), self._wanted)
         raw_rows_of = json_rows(self._wanted)
         return lambda raw_run: raw_rows_of(raw_run.raw_lines())
+
+
+def _is_object(first: bytes) -> bool:
+    return first.lstrip().startswith(b"{")
 
 
 def _has_line(path: str) -> bool:

@@ -191,6 +191,8 @@ class LineReader:
         self.offset = 0
         #: When bytes were read last: while a run is handed over, the last ones of that run.
         self.read_at = now()
+        #: When no whole line was held back for the last time: what comes later is read later.
+        self.heard_until = 0
         self._raw = _RawBuffer()
         self._raw_tail = b""
         self._given = 0
@@ -225,6 +227,21 @@ class LineReader:
         if stream is not None and self._closes:
             stream.close()
 
+    def is_empty(self) -> bool:
+        """Tell whether there is no record, up to the end or, of a followed file, to the stop.
+
+        **Privacy.** For formats without a header: that there are no records is no error, since by
+        the clock their number is protected.
+        """
+        self._find_first_line()
+        return not self._raw.lines and (self._follow or self.is_stopped() or not self._raw.size)
+
+    def _find_first_line(self) -> None:
+        raw = self._raw
+        while not raw.lines and raw.size <= LONGEST_LINE:
+            if not self._fill() and not (self._follow and self._wait()):
+                break
+
     def first_line(self, *, consume: bool) -> bytes:
         """Return the first line without its end, or with ``consume=False`` only look at it.
 
@@ -237,9 +254,7 @@ class LineReader:
             If there is none, if it has no end, or if the file is not in UTF-8.
         """
         raw = self._raw
-        while not raw.lines and raw.size <= LONGEST_LINE:
-            if not self._fill() and not (self._follow and self._wait()):
-                break
+        self._find_first_line()
         if not raw.lines and raw.size <= LONGEST_LINE and (self._follow or self.is_stopped()):
             raise InputError(
                 f"{self.name}: expected a first line with names or a record, found none that is "
@@ -428,6 +443,7 @@ class LineReader:
         InputError
             If the file shrinks, or if another one, or none, has its name.
         """
+        self.heard_until = now()
         if self._stop.wait(POLL_SECONDS):
             return False
         try:

@@ -161,6 +161,7 @@ class MqttSource(Source):
     Options: ClassVar[type[Struct]] = MqttOptions
     replayable = False
     redelivers = True
+    live = True
 
     def __init__(
         self,
@@ -211,6 +212,11 @@ class MqttSource(Source):
         link = self._open = self._link()
         link.connect()
         return self._blocks(link, rows)
+
+    @property
+    def heard_until(self) -> int:
+        """Before which nothing is held back; see `Source`."""
+        return 0 if self._open is None else self._open.heard_until
 
     def close(self) -> None:
         """Leave the broker; what is not acknowledged stays with it."""

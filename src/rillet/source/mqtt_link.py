@@ -87,6 +87,8 @@ class MqttLink:
         self._keep_gathered = keep_gathered
         self._stop = threading.Event() if stop is None else stop
         self._raw_messages: list[RawMessage] = []
+        #: Everything received before this time was returned by an earlier `gather`.
+        self.heard_until = 0
         # The numbers of what was gathered last, in order.
         self._raw_numbers: list[int] = []
         # Whether the broker knew the session, and we are subscribed; what it has against us.
@@ -136,13 +138,16 @@ class MqttLink:
         """
         end, quiet, count = math.inf, math.inf, 0
         while not self._stop.is_set():
-            now = time.monotonic()
+            self._hear()
+            turn = time.monotonic()
             if len(self._raw_messages) != count:
-                end = now + seconds if count == 0 else end
-                count, quiet = len(self._raw_messages), now + seconds / 5
+                end = turn + seconds if count == 0 else end
+                count, quiet = len(self._raw_messages), turn + seconds / 5
             if count == 0:
                 end = quiet = math.inf
-            if count >= most or now >= min(end, quiet):
+            elif self._keep_gathered and self._client.socket() is None:
+                end = turn  # How long the broker will be away, nobody knows.
+            if count >= most or turn >= min(end, quiet):
                 raw_taken = self._raw_messages[:most]
                 del self._raw_messages[:most]
                 self._raw_numbers = [number for _, _, number, _ in raw_taken if number]
@@ -150,7 +155,7 @@ class MqttLink:
             if self._client.socket() is None:
                 self._reconnect()
                 continue
-            self._turn(min(end - now, quiet - now, POLL_SECONDS), most)
+            self._turn(min(end - turn, quiet - turn, POLL_SECONDS), most)
             if self._problem is not None:
                 raise self._failed(self._problem)
         return []
@@ -217,7 +222,7 @@ class MqttLink:
             found = f"the connection closed {MOST_SHORT} times at once"
             raise self._failed(_Refused(found, _TAKEN_OVER))
         delay = SHORTEST_DELAY * 2**self._short
-        while not self._stop.wait(delay):
+        while self._pause(delay):
             delay = min(2 * delay, LONGEST_DELAY)
             try:
                 self._open()
@@ -228,6 +233,23 @@ class MqttLink:
                 pass  # Not there yet.
             else:
                 return
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False if the link was stopped."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._stop.wait(min(left, POLL_SECONDS)):
+                return False
+            self._hear()
+        return True
+
+    def _hear(self) -> None:
+        """Note the time before which nothing is held.
+
+        What is held while there is no connection comes again, or counts as received with the next.
+        """
+        held = self._raw_messages if self._client.socket() is not None else []
+        self.heard_until = held[0][3] if held else now()
 
     def _turn(self, seconds: float, most: int) -> None:
         """Let paho write what it has, and read what there is or comes within ``seconds``."""
@@ -259,7 +281,7 @@ class MqttLink:
         self._resumed = flags.session_present
         kept = self._raw_messages if self._keep_gathered or not self._resumed else []
         # The others come again.
-        self._raw_messages = [(topic, payload, 0, at) for topic, payload, _, at in kept]
+        self._raw_messages = [(topic, payload, 0, now()) for topic, payload, *_ in kept]
         # Also in a session that has it already: the template may have changed. There the answer may
         # come behind many thousand messages, so it is not waited for.
         client.subscribe(self._subscription, **self._wish)

@@ -260,6 +260,7 @@ class SqliteStore:
             fields["observations"],
             None if learned is None else Range(*learned),
             None if absorbed is None else Absorbed(*absorbed),
+            fields["ticks"],
         )
         number, name, before = fields["opened"]
         self.opened = Opened(number, name, None if before is None else tuple(before))
@@ -381,8 +382,10 @@ class SqliteStore:
         stored: dict[int, _Stored] = {}
         for index, new in kept.items():
             before = self._cached.get(index) or self._working[index][1]
-            parts = new.state.raw_buffer
-            for part in range(before.parts, len(parts)):
+            parts, known = new.state.raw_buffer, before.parts
+            if parts and known and parts[known - 1] is not before.kept.state.raw_buffer[known - 1]:
+                known -= 1  # it has grown
+            for part in range(known, len(parts)):
                 written["learning", index, part] = parts[part].tobytes()
             if not parts:
                 gone += [("learning", index, part) for part in range(before.parts)]
@@ -495,6 +498,7 @@ class SqliteStore:
             "observations": progress.observations,
             "range": None if learned is None else [learned.lower, learned.upper],
             "absorbed": None if absorbed is None else astuple(absorbed),
+            "ticks": progress.ticks,
             "pool": None if pool is None else pool.secret.to_bytes().decode("ascii"),
             "opened": [self.opened.number, self.opened.name, self.opened.before],
             "digest": self._digest_key,

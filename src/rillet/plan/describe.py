@@ -1,0 +1,169 @@
+"""A plan in words: what is protected, what happens when, how much noise to expect, and why.
+
+**Privacy.** Public numbers only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rillet.layout import Layout
+from rillet.plan.choose import Choice
+from rillet.release import noise_deviations
+from rillet.statistic import Range
+from rillet.strategy import BinaryTree, HonakerTree, Mechanism, SignedDigitTree, Strategy
+from rillet.times import duration_words, period_words, show_moment
+
+#: So many observations in a tick that their number is known well: noise then falls as one over it.
+_MANY = 2.0**50
+_LATE = {
+    "enter": "enters the tick that is open when it arrives",
+    "drop": "is left out",
+}
+_EARLY = {"hold": "is held until its tick opens", "drop": "is left out"}
+
+
+def describe(layout: Layout, choice: Choice) -> str:
+    """The plan for a person: promise, course, noise, reasons."""
+    lines = [f"Promise: {layout.guarantee}."]
+    lines += _protected(layout)
+    lines += _course(layout)
+    lines += [_noise(layout), _missing(layout)]
+    if layout.clock is not None:
+        lines += _by_the_clock(layout)
+    lines += [f"Why: {reason}" for reason in choice.reasons]
+    lines += [f"Turned down: {other}" for other in _turned_down(layout, choice)]
+    return "\n".join(lines)
+
+
+def _protected(layout: Layout) -> Iterator[str]:
+    """What the promise means by the clock, where it is another one than people may expect."""
+    if layout.clock is None:
+        return
+    twice = "2μ on the sum" if layout.noise_law == "gaussian" else "2ε"
+    if layout.warm_up is not None and layout.main is not None:
+        twice = "2ε in the warm-up" + ", 2μ on the sum" * (layout.main.strategy.law == "gaussian")
+    yield "Protected: one observation, its value and that it is there; how many come is hidden."
+    yield (
+        "Replacing a value counts as two steps, one removed and one added, and may cost up to "
+        f"twice as much ({twice})."
+    )
+    yield "Not protected: the schedule, when a release comes, and which keys are declared."
+
+
+def _course(layout: Layout) -> Iterator[str]:
+    """What happens when."""
+    clock, lag = layout.clock, layout.lag
+    if lag:
+        budget = f"{layout.threshold.name}, ε₁ = {float(layout.threshold_budget):.4g}"
+        if clock is None:
+            yield (
+                f"The first {lag:,} observations teach the range ({budget}); "
+                "their sum is released with the rest."
+            )
+        else:
+            yield (
+                f"The first {duration_words(lag * clock.every)} ({_ticks(lag)}) teach the range "
+                f"({budget}); the first release comes after them, at "
+                f"{show_moment(clock.end_of(lag))}."
+            )
+    elif layout.statistic.clips:
+        assert layout.declared_range is not None
+        yield f"Values are clipped at {layout.declared_range.upper:g}, declared."
+    if layout.main is None:
+        return
+    through = f"through {layout.main.strategy.name} ({layout.main.strategy.law} noise)"
+    if clock is None:
+        cadence = "each observation" if layout.every == 1 else f"every {layout.every:,}"
+        yield f"Then a release for {cadence} {through}, up to {layout.length:,} observations."
+        return
+    last = f"to {show_moment(clock.end_of(layout.length))} ({_ticks(layout.length - lag)})"
+    if not layout.length_is_known:
+        last = "on, without a known end"
+    yield (
+        f"{'Then a' if lag else 'A'} release {period_words(clock.every)}, "
+        f"from {show_moment(clock.end_of(lag + 1))} {last}, whether anything came or not, "
+        f"{through}."
+    )
+
+
+def _ticks(count: int) -> str:
+    return f"{count:,} tick{'s' * (count != 1)}"
+
+
+def _noise(layout: Layout) -> str:
+    """How much noise the last release has, as far as public numbers tell."""
+    declared = layout.declared_range
+    clipping = Range(0.0, 1.0) if declared is None else declared
+    std = layout.expected_noise(layout.length, clipping, rate=_MANY)["noise_std"]
+    over = ""
+    if math.isclose(
+        layout.expected_noise(layout.length, clipping, rate=2 * _MANY)["noise_std"], std / 2
+    ):
+        std *= _MANY * layout.length
+        over = ", divided by how many observations there are"
+    reach = noise_deviations(0.95, layout.noise_law) * std
+    of_range = " times the clipping range" if declared is None else ""
+    return f"Noise of the last {layout.statistic.name}: ± {reach:.3g}{of_range} (95 %){over}."
+
+
+def _missing(layout: Layout) -> str:
+    """What becomes of a value that is no number."""
+    what = "A missing value (NaN, an empty cell, text)"
+    if layout.missing_value is not None:
+        return f"{what} counts as {layout.missing_value:g}, as declared."
+    if not layout.setting.missing:
+        return (
+            "Declared: no value is missing. One that is (NaN, an empty cell, text) counts as the "
+            "middle of the range."
+        )
+    if layout.clock is not None:
+        return f"{what} is left out, as if it had not come."
+    return f"{what} is left out; how many were is protected, and estimated where it is noticeable."
+
+
+def _by_the_clock(layout: Layout) -> Iterator[str]:
+    """How single observations are treated."""
+    clock = layout.clock
+    assert clock is not None
+    grace = f", {duration_words(clock.grace)} after its end" if clock.grace else ""
+    yield (
+        f"Live, a tick is closed by the wall clock{grace}. A late observation, whose tick is "
+        f"closed, {_LATE[clock.late]}; an early one {_EARLY[clock.early]}."
+    )
+    zone = f"of the zone {clock.zone}" if clock.zone else "left out"
+    yield (
+        f"Times without a zone are {zone}. What has no time that can be read, or one before the "
+        "start or after the end, is left out."
+    )
+    yield (
+        f"{layout.fewest_to_saturate:,} observations fit into a tick; with more of them it may "
+        "saturate, and the surplus adds nothing."
+    )
+
+
+def _turned_down(layout: Layout, choice: Choice) -> list[str]:
+    """Other strategies under the same promise, by their noise in the second half of the stream.
+
+    A plan that names its strategy has turned nothing down.
+    """
+    main = layout.main
+    if main is None or not choice.chose_strategy:
+        return []
+    others: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
+    if layout.guarantee.delta > 0:
+        others.append(BinaryTree(law="gaussian"))
+    chosen = math.sqrt(main.typical_unit_variance) * layout.leaf.noise_factor
+    lines = []
+    for other in others:
+        if other == main.strategy:
+            continue
+        leaf = layout.statistic.leaf(replace(layout.setting, law=other.law))
+        rival = Mechanism.calibrate(other, main.leaves, layout.guarantee, moves=leaf.moves)
+        ratio = math.sqrt(rival.typical_unit_variance) * leaf.noise_factor / chosen
+        lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
+    if layout.lag:
+        lines.append("clipping at upper from the start, which scales the noise to the bound.")
+    return lines
