@@ -82,6 +82,7 @@ bench: $(BENCH_STAMP) ## time rillet beside others: one table, and JSON in bench
 
 demo: $(STAMP) ## the main job on real data
 	$(BIN)/rillet demo
+	$(BIN)/rillet demo --clock
 
 # --- upkeep -------------------------------------------------------------------------------------
 

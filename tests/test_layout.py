@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rillet import Plan, Secret, TailHistogram
-from rillet.statistic import Range
+from rillet import FixedThreshold, Mean, ParameterError, Plan, Secret, Sum, TailHistogram
+from rillet.statistic import Count, Range
 
 SECRET = Secret.for_tests(11)
 
@@ -118,3 +118,83 @@ def test_what_clipping_removed_is_added_back_from_the_warm_up_on(backfill, missi
     if backfill:
         early = stream.backfill.sum - plain_stream.backfill.sum
         assert early == pytest.approx(30.0 * stream.backfill.t / 50)
+
+
+# --- Forecasts by the clock ----------------------------------------------------------------------
+
+HOURS, RATE = 240, 2000
+BY_CLOCK = {"epsilon": 1.0, "upper": 100.0, "lower": -20.0, "length": "10d", "every": "1h"}
+
+
+def hourly(delta, statistic, **options):
+    declared = {"threshold": FixedThreshold()} if statistic.clips else {}
+    start = "2026-01-01T00:00Z"
+    given = {**BY_CLOCK, **declared, **options}
+    return Plan(delta=delta, start=start, statistic=statistic, **given)
+
+
+def hourly_releases(plan, values):
+    """Releases of a stream with as many observations in each tick as were guessed."""
+    stream = plan.open(secret=SECRET)
+    times = plan.clock.start / 1e6 + (np.arange(HOURS * RATE) + 0.5) * 3600 / RATE
+    stream.update_many(values, at=times)
+    return stream.advance(until=plan.clock.end_of(HOURS) / 1e6)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6], ids=["laplace", "gaussian"])
+@pytest.mark.parametrize("statistic", [Mean(), Sum(), Count()], ids=lambda kind: kind.name)
+def test_the_forecast_by_the_clock_is_what_streams_release(statistic, delta):
+    plan = hourly(delta, statistic)
+    values = np.random.default_rng(3).normal(20.0, 5.0, HOURS * RATE)
+    releases = hourly_releases(plan, values)
+    assert releases.t.tolist() == list(range(1, HOURS + 1))
+    found = plan.expected_noise(releases.t, plan.bounds, rate="2000/h", mean=20.0)
+    for name in found:
+        assert found[name] == pytest.approx(getattr(releases, name), rel=0.05), name
+    assert plan.expected_error(7, rate=RATE, mean=20.0) == found["noise_std"][6]
+    # Without a guess of the mean values are taken to lie where counting costs most.
+    worst = plan.expected_error(releases.t, rate=RATE)
+    assert np.all(worst >= 0.999 * found["noise_std"])
+
+
+def test_the_forecast_without_a_mean_is_that_of_values_at_the_lower_end():
+    plan = hourly(1e-6, Mean())
+    releases = hourly_releases(plan, np.full(HOURS * RATE, plan.lower))
+    worst = plan.expected_error(releases.t, rate=RATE)
+    assert worst == pytest.approx(releases.noise_std, rel=0.05)
+    middle = plan.expected_error(releases.t, rate=RATE, mean=40.0)
+    assert np.all(middle < worst)
+
+
+def test_a_mean_needs_a_rate_and_other_numbers_do_not():
+    with pytest.raises(ParameterError, match=r'^rate: .* such as "400/h", found None; .* mean'):
+        hourly(1e-6, Mean()).expected_error(5)
+    total = hourly(1e-6, Sum())
+    assert total.expected_error(5) == total.expected_error(5, rate="3/d")
+    assert np.isnan(total.expected_noise(5, total.bounds)["mean_noise_std"])
+    for wrong in (0, -1, "400/year", float("nan")):
+        with pytest.raises(ParameterError, match=r"^rate: "):
+            total.expected_error(5, rate=wrong)
+    by_count = Plan.baseline(epsilon=1.0, upper=10.0, length=100)
+    with pytest.raises(ParameterError, match="rate: expected none in a run by count"):
+        by_count.expected_error(5, rate=3)
+    with pytest.raises(
+        ParameterError, match="t: expected a tick from 1, the first release, to 240"
+    ):
+        total.expected_error(241)
+
+
+def test_a_count_that_is_lost_in_noise_gives_no_mean():
+    plan = hourly(1e-6, Mean())
+    assert np.isnan(plan.expected_error(1, rate=0.5))
+    assert plan.expected_error(1, rate=500) > 0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_forecast_follows_the_segments_of_a_stream(delta):
+    """What looks cost is taken from the sums, most in the first segments."""
+    layout, _, found = releases(delta, (25.0,), missing="none")
+    assert len(layout.segments) >= 3
+    expected = layout.expected_noise(found.t, Range(0.0, 25.0))
+    for name in ("noise_std", "sum_noise_std", "mean_noise_std"):
+        assert expected[name] == pytest.approx(getattr(found, name), rel=1e-9)

@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rillet import ParameterError
-from rillet.times import LONGEST, SECOND, duration, moment, show_duration, show_moment, time_zone
+from rillet.times import (
+    LONGEST,
+    SECOND,
+    duration,
+    duration_words,
+    moment,
+    per_period,
+    period_words,
+    show_duration,
+    show_moment,
+    time_zone,
+)
 
 
 @pytest.mark.parametrize(
@@ -161,3 +172,36 @@ def test_a_shown_moment_is_read_back(when):
     expected = (in_utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert moment(when) == moment(when.isoformat()) == expected
     assert moment(show_moment(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "often"),
+    [
+        ("1s", "1 second", "each second"),
+        ("90s", "1 minute 30 seconds", "every 1 minute 30 seconds"),
+        ("15m", "15 minutes", "every 15 minutes"),
+        ("1h", "1 hour", "each hour"),
+        ("292h", "12 days 4 hours", "every 12 days 4 hours"),
+        ("1w", "7 days", "every 7 days"),
+        ("86401s", "1 day", "each day"),  # what is below two units that follow each other is cut
+        ("90061s", "1 day 1 hour", "every 1 day 1 hour"),
+    ],
+)
+def test_durations_in_words(text, words, often):
+    assert duration_words(duration(text)) == words
+    assert period_words(duration(text)) == often
+
+
+def test_a_rate_is_a_number_for_each_period_or_has_a_unit():
+    hour = duration("1h")
+    found = [per_period(rate, hour) for rate in (400, 0.5, "400", "400/h", "1/m", "2.4e2/d", "1/s")]
+    assert found == [400, 0.5, 400, 400, 60, 10, 3600]
+    assert per_period("1_400/w", duration("1d")) == 200
+
+
+@pytest.mark.parametrize(
+    "rate", [0, -1, "0/h", "-3/h", "400/", "400/y", "/h", "many", "nan", "inf/h", True, None, []]
+)
+def test_other_rates_are_refused(rate):
+    with pytest.raises(ParameterError, match=r"^rate: "):
+        per_period(rate, duration("1h"))

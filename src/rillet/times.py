@@ -28,8 +28,11 @@ __all__ = [
     "MINUTE",
     "SECOND",
     "duration",
+    "duration_words",
     "moment",
     "now",
+    "per_period",
+    "period_words",
     "seconds_in_microseconds",
     "show_duration",
     "show_moment",
@@ -102,6 +105,60 @@ def show_duration(length: int) -> str:
         if length % _UNITS[unit] == 0:
             return f"{length // _UNITS[unit]}{unit}"
     return f"{length / SECOND:.6f}".rstrip("0") + "s"
+
+
+def duration_words(length: int) -> str:
+    """A duration for a person, in its two largest units; what is below them is cut off.
+
+    Examples
+    --------
+    >>> duration_words(duration("292h")), duration_words(duration("60d"))
+    ('12 days 4 hours', '60 days')
+    """
+    parts, left = [], length
+    for unit, word in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "second")):
+        count, left = divmod(left, unit)
+        if count:
+            parts.append(f"{count:,} {word}{'s' * (count > 1)}")
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 seconds"
+
+
+def period_words(length: int) -> str:
+    """How often something happens, for a person.
+
+    Examples
+    --------
+    >>> period_words(duration("1h")), period_words(duration("15m"))
+    ('each hour', 'every 15 minutes')
+    """
+    number, _, unit = duration_words(length).partition(" ")
+    return f"each {unit}" if number == "1" and " " not in unit else f"every {number} {unit}"
+
+
+def per_period(rate: float | str, period: int, name: str = "rate") -> float:
+    """How many come in a period: a number is already that, ``"400/h"`` is so many an hour.
+
+    Raises
+    ------
+    ParameterError
+        If it is neither, or not positive.
+
+    Examples
+    --------
+    >>> per_period("400/h", duration("15m")), per_period(7, duration("15m"))
+    (100.0, 7.0)
+    """
+    expected = 'a positive number, for each tick, or with a unit s, m, h, d or w, as "400/h"'
+    typed, slash, unit = str(rate).replace("_", "").partition("/")
+    try:
+        number = -1.0 if isinstance(rate, bool) else float(typed)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 2.0**62 or (slash and unit not in _UNITS):
+        raise ParameterError(name, expected, rate)
+    return number * period / _UNITS[unit] if slash else number
 
 
 @lru_cache(maxsize=64)

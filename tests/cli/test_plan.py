@@ -12,6 +12,7 @@ from rillet.cli import common, main
 from rillet.cli.forecast import (
     Candidate,
     Guess,
+    Guesses,
     chosen_times,
     curve,
     expected_widths,
@@ -49,7 +50,7 @@ def test_the_predicted_std_times_the_threshold_is_the_streams_own(plan):
     releases = plan.open().update_many(np.random.default_rng(3).exponential(30.0, 3000))
     assert len(releases) > 100
     for release in releases:
-        point = point_at(plan, np.empty(0), None, release.t)
+        point = point_at(plan, np.empty(0), Guesses(), release.t)
         width = release.clip_upper - release.clip_lower
         assert point.unit_noise_std * width == pytest.approx(release.noise_std, rel=1e-14)
 
@@ -70,7 +71,7 @@ def test_the_forecast_comes_true_on_exponential_streams():
     # so this cannot fail by chance.
     scale, lag, length = 30.0, 50_000, 60_000
     plan = rillet.Plan.paper(epsilon=1.0, delta=2**-20, upper=3000.0, length=length, lag=lag)
-    found = forecast(Candidate("paper", "", plan), scale, (length,), lag)
+    found = forecast(Candidate("paper", "", plan), Guesses(scale), (length,), lag)
     generator = np.random.default_rng(11)
     squares, thresholds = [], []
     for number in range(60):
@@ -89,16 +90,16 @@ def test_clipping_is_the_mean_excess_of_an_exponential_tail():
     for width, scale in ((20.0, 10.0), (60.0, 40.0)):
         beyond = np.minimum(scale * -np.log1p(-(np.arange(10**6) + 0.5) / 10**6), 105.0) - width
         excess = float(np.maximum(beyond, 0).mean())
-        point = point_at(plan, np.array([width]), scale, 1000)
+        point = point_at(plan, np.array([width]), Guesses(scale), 1000)
         assert point.clipping_error == pytest.approx(excess, rel=1e-4)
         assert point.error == pytest.approx(math.hypot(point.noise_std, excess), rel=1e-4)
 
 
 def test_many_points_at_once_are_the_same_points():
     for plan in PLANS:
-        widths = expected_widths(plan, 20.0, rehearsals=1)
-        t, error = curve(plan, widths, 20.0, 1, columns=40, within=1)
-        expected = [point_at(plan, widths, 20.0, int(each)).error for each in t]
+        widths = expected_widths(plan, Guesses(20.0), rehearsals=1)
+        t, error = curve(plan, widths, Guesses(20.0), 1, columns=40, within=1)
+        expected = [point_at(plan, widths, Guesses(20.0), int(each)).error for each in t]
         assert error == pytest.approx(expected, rel=1e-12)
 
 
@@ -242,3 +243,173 @@ def test_an_answer_takes_little_computing(capsys):
     begun = time.process_time()
     main(["plan", *NUMBERS, *TYPICAL])
     assert time.process_time() - begun < 2
+
+
+# --- By the clock --------------------------------------------------------------------------------
+
+HOURLY = [
+    *("--epsilon", "1", "--delta", "2^-20", "--upper", "11", "--every", "1h"),
+    *("--start", "2026-01-01T00:00Z", "--length", "60d"),
+]
+GUESSED = ["--rate", "400/h", "--typical", "0.7"]
+
+
+def by_clock(capsys, *options):
+    assert main(["plan", *HOURLY, *options, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_by_the_clock_it_forecasts_mean_sum_and_count_at_times(capsys):
+    found = by_clock(capsys, *GUESSED)
+    assert (found["every"], found["length"], found["rate"]) == ("1h", "60d", "400/h")
+    assert found["start"] == "2026-01-01T00:00:00Z"
+    assert list(by_name(found)) == ["baseline", "auto"]
+    assert "paper's mechanism" in found["impossible"][0]
+    plain, chosen = by_name(found)["baseline"], by_name(found)["auto"]
+    assert [point["after"] for point in plain["at"]] == ["1h", "1d", "2d", "7d", "30d", "60d"]
+    assert [point["after"] for point in chosen["at"]] == ["2d", "7d", "30d", "60d"]
+    last = chosen["at"][-1]
+    assert (last["t"], last["at"]) == (1440, "2026-03-02T00:00:00Z")
+    assert last["mean_noise_std"] == last["noise_std"]
+    assert last["mean_noise_std"] < last["count_noise_std"] < last["sum_noise_std"]
+    plan = rillet.Plan.from_json(json.dumps(found["plan"]))
+    threshold, scale = chosen["expected_threshold"], found["guess"]["exponential_scale"]
+    mean = scale * -math.expm1(-threshold / scale)
+    expected = plan.expected_error(1440, threshold, rate=400, mean=mean)
+    assert last["noise_std"] == pytest.approx(expected, rel=0.01)
+
+
+def test_by_the_clock_it_is_said_in_the_users_unit(capsys):
+    assert main(["plan", *HOURLY, *GUESSED, "--unit", "kW"]) == 0
+    shown = capsys.readouterr().out
+    assert "60d in 1,440 ticks from 2026-01-01T00:00:00Z, a release each hour" in shown
+    assert "400/h, guessed: 400.0 observations in a tick" in shown
+    assert "Not possible: paper's mechanism (every: expected a number of observations" in shown
+    (sentence,) = [line for line in shown.splitlines() if line.startswith("Expect: ")]
+    assert sentence.startswith("Expect: mean ± ")
+    assert " kW each hour after 7d, ± " in sentence
+    assert " kW at the end (noise, 95 %)." in sentence
+    (row,) = [line for line in shown.splitlines() if line.startswith("after 7d  ")]
+    assert row.count("±") == 3
+    assert row.count("kW") == 2  # a count has no unit
+    assert "ticks of 1h" in shown
+
+
+def test_by_the_clock_the_forecast_comes_true(capsys):
+    found = by_clock(capsys, *GUESSED)
+    plan = rillet.Plan.from_json(json.dumps(found["plan"]))
+    generator, scale = np.random.default_rng(13), found["guess"]["exponential_scale"]
+    count = 400 * 1440
+    errors, stds = [], []
+    for number in range(8):
+        values = generator.exponential(scale, count)
+        stream = plan.open(secret=rillet.Secret.for_tests(500 + number))
+        stream.update_many(values, at=plan.clock.start / 1e6 + np.arange(count) * 9.0)
+        release = stream.advance(until="2026-03-02T00:00Z")[-1]
+        errors.append(release.value - values.mean())
+        stds.append(release.noise_std)
+    last = by_name(found)["auto"]["at"][-1]
+    # The range is learned anew five times, and so is not what the first look alone gave.
+    assert np.mean(stds) == pytest.approx(last["noise_std"], rel=0.25)
+    assert math.sqrt(np.mean(np.square(errors))) < 3 * last["error"]
+
+
+def test_a_mean_by_the_clock_needs_a_rate(capsys):
+    assert main(["plan", *HOURLY]) == 2
+    assert 'such as "400/h"' in capsys.readouterr().err
+    for statistic in ("sum", "count"):
+        assert main(["plan", *HOURLY, "--statistic", statistic]) == 0
+    assert "± " in capsys.readouterr().out
+    assert main(["plan", *NUMBERS, "--rate", "400/h"]) == 2
+    assert "rate: expected none in a run by count" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", *HOURLY, "--rate", "400/year"])
+    assert "--rate: expected a positive number" in capsys.readouterr().err
+
+
+def test_too_few_for_a_mean(capsys):
+    found = by_clock(capsys, "--rate", "1/w", "--typical", "0.7")
+    for point in by_name(found)["baseline"]["at"]:
+        assert (point["noise_std"], point["error"]) == (None, None)
+    assert main(["plan", *HOURLY, "--rate", "1/w"]) == 0
+    assert "no mean yet" in capsys.readouterr().out
+
+
+def test_times_to_show_are_durations_by_the_clock(capsys):
+    found = by_clock(capsys, *GUESSED, "--at", "3d,10d")
+    assert [point["t"] for point in by_name(found)["auto"]["at"]] == [72, 240]
+    for wrong in ("61d", "30m", "72"):
+        assert main(["plan", *HOURLY, *GUESSED, "--at", wrong]) == 2
+        assert "at: expected" in capsys.readouterr().err
+    assert main(["plan", *NUMBERS, "--at", "3d"]) == 2
+
+
+def test_many_points_at_once_by_the_clock():
+    plan = rillet.Plan(
+        epsilon=1.0, delta=1e-6, upper=11.0, every="1d", start="2026-01-01T00:00Z", length="365d"
+    )
+    guesses = Guesses(1.0, "400/h")
+    widths = expected_widths(plan, guesses, rehearsals=1)
+    t, error = curve(plan, widths, guesses, 1, columns=40, within=1)
+    expected = [point_at(plan, widths, guesses, int(each)).error for each in t]
+    assert error == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_end_by_the_clock(capsys):
+    options = [*HOURLY[:-1], "none", *GUESSED]
+    assert main(["plan", *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["length"] is None
+    assert by_name(found)["auto"]["at"][-1]["after"] == "365d"
+
+
+def test_the_paper_refuses_the_clock(capsys):
+    assert main(["plan", *HOURLY, *GUESSED, "--mechanism", "paper"]) == 2
+    assert "does not protect how many there are" in capsys.readouterr().err
+
+
+def test_by_the_clock_a_picture_says_ticks(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plan.svg"
+    assert main(["plan", *HOURLY, *GUESSED, "--plot", str(path), "--json"]) == 0
+    assert path.stat().st_size > 1000
+
+
+def test_what_cannot_be_of_the_paper_does_not_stop_the_others(capsys):
+    found = comparison(capsys, "--statistic", "count")
+    assert "paper" not in by_name(found)
+    assert "paper's mechanism (threshold: expected none" in found["impossible"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--every", "1h"], "start: expected when the clock starts, such as 2026-01-01T00:00Z"),
+        (["--every", "1month", "--start", "2026-01-01T00:00Z"], "every: .* months and years"),
+        (["--every", "1h", "--start", "2026-01-01"], "start: expected a time with a zone"),
+        (["--every", "1h", "--start", "2026-01-01T00:00Z", "--length", "9"], "length: .* duration"),
+        (["--every", "1h", "--start", "2026-01-01T00:00Z", "--grace", "5"], "grace: .* units"),
+        (["--length", "60d"], "length: expected a number of observations"),
+        (["--length", "60", "--late", "drop"], "late: expected .* by count"),
+        (["--length", "60", "--missing", "nan"], "missing: expected skip, none or a finite number"),
+    ],
+)
+def test_options_of_the_clock_that_do_not_fit(options, complaint, capsys):
+    import re
+
+    for command in (["plan"], ["run", "-"]):
+        given = ["--epsilon", "1", "--upper", "11", *options]
+        assert main([*command, *given]) == 2
+        assert re.search(complaint, capsys.readouterr().err)
+
+
+def test_the_ledger_of_a_plan_by_the_clock_counts_ticks(tmp_path, capsys):
+    saved = tmp_path / "plan.json"
+    assert main(["plan", *HOURLY, *GUESSED, "--save", str(saved), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["ledger", str(saved)]) == 0
+    shown = capsys.readouterr().out
+    assert "ticks 1 … 48" in shown
+    assert "clock     tick 1 begins at 2026-01-01T00:00:00Z, each lasts 1h" in shown
+    assert main(["ledger", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == "ticks"

@@ -134,7 +134,13 @@ def test_text_tells_a_person_what_is_charged():
 
 def spelled(**changed):
     return json.dumps(
-        {"format": "rillet-charges-1", "promised": {"epsilon": 1}, "events": []} | changed
+        {
+            "format": "rillet-charges-1",
+            "promised": {"epsilon": 1},
+            "unit": "observations",
+            "events": [],
+        }
+        | changed
     )
 
 
@@ -184,3 +190,14 @@ def test_observations_that_are_none_are_named(first, last):
 def test_a_due_observation_outside_is_named(due):
     with pytest.raises(ParameterError, match="first, last"):
         Event("x", Cost.pure(1), 2, 8, due)
+
+
+def test_spans_are_of_what_the_plan_counts():
+    events = (Event("threshold", Cost.pure(0.6), 1, 48), Event("sums", Cost.pure(1), 49, None))
+    charges = Charges(Guarantee(1.0), events, "ticks")
+    assert "ticks 1 … 48" in str(charges)
+    assert "observations" not in str(charges)
+    assert charges.after(48).unit == "ticks"
+    assert Charges.from_json(charges.to_json()) == charges
+    with pytest.raises(BudgetExceeded, match="for ticks 48 … 48"):
+        Charges(Guarantee(1.0), (*events, Event("again", Cost.pure(0.6), 48, 48)), "ticks")

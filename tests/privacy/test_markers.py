@@ -480,3 +480,165 @@ def test_which_rows_are_undeclared_changes_no_size_and_no_line(tmp_path, plan):
     }
     for name, data in others.items():
         assert outcome(tmp_path / name, data, plan) == first, name
+
+
+# --- By the clock: nothing tells how many there are ----------------------------------------------
+
+CLOCK = Plan(
+    epsilon=0.5,
+    upper=2000.0,
+    every="1h",
+    start="2026-03-01T00:00Z",
+    length="48h",
+    threshold=FixedThreshold(),
+    strategy=BinaryTree(),
+    keys=KEYS,
+)
+CLOCK_LEARNING = Plan(
+    epsilon=0.5, delta=2**-20, upper=2000.0, every="1h", start=CLOCK.start, length="48h", lag=6,
+    keys=KEYS,
+)  # fmt: skip
+#: Numbers of rows that are no numbers of anything else.
+MANY, HELD = 4567, 3571
+
+
+def timed(count: int, *, hours: float = 50.0) -> list[tuple[str, float, float]]:
+    """Key, value and time of so many rows, some of them of no key or in no tick."""
+    begin = 1_772_323_200  # CLOCK.start
+    random = np.random.default_rng(3)
+    times = begin + (random.uniform(-1.0, hours, count) * 3600).round(3)
+    rows = [ROWS[number % len(ROWS)] for number in range(count)]
+    return [(key, value, float(at)) for (key, value), at in zip(rows, times, strict=True)]
+
+
+def by_clock(
+    folder: Path, data, *, plan: Plan = CLOCK, more: str = "", follow=False, extra="time = 'when'"
+):
+    text = "".join(f"{key},{value!r},{at!r}\n" for key, value, at in data)
+    (folder / "in.csv").write_text("k,x,when\n" + text)
+    source = f'path = "in.csv"\ncolumn = "x"\n{extra}\nfollow = {str(follow).lower()}'
+    configure(folder, source, plan=plan, more=more)
+
+
+def numbers_in(text: bytes) -> set[str]:
+    plain = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.]\d+", "", text.decode())
+    plain = re.sub(r'"time": [0-9.]+', "", plain)
+    plain = re.sub(r"[0-9.]+ s \([0-9,]+ ticks a second\)", "", plain)
+    return {number.replace(",", "") for number in re.findall(r"\d[\d,]*", plain)}
+
+
+def told(data) -> set[str]:
+    """Numbers of rows that nothing may show: all, those of keys, those in ticks, of each key."""
+    begin, end = 1_772_323_200, 1_772_323_200 + 48 * 3600
+    kept = [row for row in data if row[0] != NAME]
+    inside = [row for row in kept if begin <= row[2] < end]
+    counts = {len(data), len(kept), len(inside), len(data) - len(inside)}
+    counts |= {sum(row[0] == key for row in rows) for (key,) in KEYS for rows in (kept, inside)}
+    return {str(count) for count in counts if count > 100}
+
+
+@pytest.mark.parametrize("plan", [CLOCK, CLOCK_LEARNING], ids=["fixed", "learned"])
+def test_by_the_clock_over_a_file(tmp_path, plan, capfd):
+    data = timed(MANY)
+    by_clock(tmp_path, data, plan=plan)
+    process = start(tmp_path, "--log-format", "json", "--progress")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert b"48 ticks" in err
+    found = written(tmp_path, out, err)
+    found.check(PLAN)
+    with contextlib.chdir(tmp_path):
+        assert main(["state", "live"]) == 0
+    shown = capfd.readouterr().out.encode()
+    assert b"48 ticks" in shown
+    clear = found.files["state.db, in the clear"]
+    for text in (out, err, shown):
+        assert not told(data) & numbers_in(text)
+        assert b"observations so far" not in text
+    for number in told(data):
+        assert f'"{number}"'.encode() not in clear
+        assert f": {number}".encode() not in clear
+
+
+def test_by_the_clock_while_following(tmp_path, capfd):
+    """Metrics, logs and the state of a live run, with rows that are late, early and held."""
+    data = timed(HELD)
+    port = free_port()
+    plan = Plan.from_json(
+        CLOCK.to_json()
+        .replace('"1h"', '"1s"')
+        .replace(CLOCK.start, f"{time.time() - 20:.0f}")
+        .replace('"2d"', '"48s"')
+        .replace('"48h"', '"48s"')
+    )
+    begin = float(plan.clock.start) / 1e6
+    data = [(key, value, begin + 60 * index / HELD) for index, (key, value, _) in enumerate(data)]
+    by_clock(
+        tmp_path, data, plan=plan, follow=True, more=f'[metrics]\naddress = "127.0.0.1:{port}"\n'
+    )
+    process = start(tmp_path)
+    out = tmp_path / "out.jsonl"
+    wait_for(out, process, lambda: out.exists() and out.stat().st_size > 1000)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read()
+    assert b"rillet_ticks_total" in metrics
+    assert b"rillet_observations" not in metrics
+    process.send_signal(signal.SIGTERM)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"ticks so far" in err
+    found = written(tmp_path, said, err)
+    found.texts["metrics"] = metrics
+    found.check(PLAN)
+    with contextlib.chdir(tmp_path):
+        assert main(["state", "live"]) == 0
+    shown = capfd.readouterr().out.encode()
+    lengths = {str(len(data)), str(sum(row[0] != NAME for row in data))}
+    for text in (metrics, said, err, shown):
+        assert not lengths & numbers_in(text)
+
+
+def clock_outcome(folder: Path, data, plan: Plan, level: str = "debug"):
+    """As `outcome`, by the clock, with what ``rillet state`` says."""
+    folder.mkdir()
+    by_clock(folder, data, plan=plan)
+    Secret(bytes(32)).save(folder / "secret")
+    said, looked = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stderr(said),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("rillet.state.uses._IN_PROCESS", Uses())
+        options = ["--log-level", level, "--secret", "secret"]
+        assert main(["run", "--config", "run.toml", *options]) == 0
+        with contextlib.redirect_stdout(looked):
+            assert main(["state", "live"]) == 0
+    sizes = {}
+    with contextlib.closing(sqlite3.connect(folder / "live" / "state.db")) as connection:
+        for table in ("progress", "streams", "learning", "outbox", "sinks"):
+            query = f"SELECT length(sealed) FROM {table}"
+            sizes[table] = [size for (size,) in connection.execute(query)]
+    log = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "", said.getvalue())
+    log = re.sub(r"[0-9.]+ s \([0-9,]+ ticks a second\)", "", log)
+    return sorted(log.splitlines()), looked.getvalue(), sizes
+
+
+@pytest.mark.parametrize("plan", [CLOCK, CLOCK_LEARNING], ids=["fixed", "learned"])
+def test_by_the_clock_what_is_there_changes_no_line(tmp_path, plan):
+    """One observation more or less, of a key or of none, in a tick or not; or none at all."""
+    data = timed(800)
+    first = clock_outcome(tmp_path / "first", data, plan)
+    others = {
+        "one less": data[1:],
+        "one more": [*data, ("north", VALUES[0], data[0][2])],
+        "undeclared": [*data, (NAME, 1.0, data[0][2])],
+        "in no tick": [*data, ("south", 5.0, 0.0), ("south", 5.0, 4e9)],
+        "no number": [*data, ("south", float("nan"), data[5][2])],
+        "none": [],
+    }
+    for name, changed in others.items():
+        assert clock_outcome(tmp_path / name, changed, plan)[:2] == first[:2] or not changed, name
+    # Where there is nothing no block is read, which a line says at level debug alone.
+    quiet = clock_outcome(tmp_path / "quiet", data, plan, "info")
+    assert clock_outcome(tmp_path / "nothing", [], plan, "info") == quiet

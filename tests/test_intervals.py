@@ -1,0 +1,164 @@
+"""Intervals of the noise by the clock: a nominal 95 % covers 95 %, early, in the middle and late.
+
+What a record says about its noise (deviations of sum and count, and their covariance) is compared
+with the error of many runs on the same values, clipped as the runs did it; the last section of
+docs/proofs/clock.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rillet.step
+from helpers.worlds import quick_judge
+from rillet import Plan, Secret
+from rillet.layout import Layout
+from rillet.statistic import STATISTICS, Range
+from rillet.step import advance, start
+from rillet.strategy import BufferedToeplitz, HonakerTree, SignedDigitTree
+from rillet.threshold import FixedThreshold, TailHistogram
+
+TICKS, RUNS = 20, 1000
+#: Of a normal law, beyond which lies one in twenty.
+Z = 1.959964
+#: Early, in the middle, late; with a learned range there is nothing before the warm-up's end.
+SHOWN = (3, 9, 20)
+
+
+def trips(rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """Minutes of commutes, and the ticks that they fall into; how many is random too."""
+    random = np.random.default_rng(4)
+    ticks = np.repeat(np.arange(1, TICKS + 1), random.poisson(rate, TICKS))
+    return np.minimum(2 + random.gamma(2.6, 14.0, len(ticks)), 1440.0), ticks
+
+
+def plan_of(strategy: Any, threshold: Any, statistic: str = "mean") -> Plan:
+    learns = {"lag": 3, "threshold_share": 0.5} if threshold.learns else {}
+    return Plan(
+        epsilon=1.0,
+        delta=0.0 if strategy.law == "laplace" else 2.0**-20,
+        upper=150.0,
+        every="1h",
+        start="2026-01-01T00:00Z",
+        length=f"{TICKS}h",
+        statistic=STATISTICS.get(statistic, "statistic")(),
+        strategy=strategy,
+        threshold=threshold,
+        **learns,
+    )
+
+
+def ranges_by_tick(layout: Layout, state: Any) -> list[Range]:
+    """The clipping range that was in force in each tick."""
+    if not state.ranges:
+        assert layout.declared_range is not None
+        return [layout.declared_range] * TICKS
+    numbers = [0] * layout.lag
+    for number, segment in enumerate(layout.segments):
+        numbers += [number] * (segment.last - segment.first + 1)
+    return [state.ranges[number] for number in numbers]
+
+
+def covered(layout: Layout, rate: float, runs: int) -> dict[str, np.ndarray]:
+    """For each number of a record, and each time shown, the part of the runs that was right."""
+    values, ticks = trips(rate)
+    number = np.array([(ticks <= t).sum() for t in SHOWN])
+    right: dict[str, list[np.ndarray]] = {}
+    for run in range(runs):
+        with noted() as found:
+            state = start(layout, Secret.for_tests(run))
+            state, _ = advance(layout, (), state, values, ticks, TICKS)
+        ends = np.array([(r.lower, r.upper) for r in ranges_by_tick(layout, state)])[ticks - 1]
+        clipped = np.clip(values, ends[:, 0], ends[:, 1])
+        total = np.array([clipped[ticks <= t].sum() for t in SHOWN])
+        sums, covariance = (np.array([found[t][part] for t in SHOWN]) for part in (0, 1))
+        errors = {"count": (sums[:, -1] - number, covariance[:, -1, -1])}
+        if layout.leaf.count_reading is not None:
+            errors["sum"] = sums[:, 0] - total, covariance[:, 0, 0]
+            # A mean M is in the interval if |Ŝ − M·N̂| is within z deviations of its noise.
+            mean = total / np.maximum(number, 1)
+            of_mean = np.stack([np.ones_like(mean), -mean])
+            variance = np.einsum("it,tij,jt->t", of_mean, covariance, of_mean)
+            errors["mean"] = sums[:, 0] - mean * sums[:, 1], variance
+        for name, (error, variance) in errors.items():
+            right.setdefault(name, []).append(error**2 <= Z**2 * variance)
+    return {name: np.mean(each, axis=0) for name, each in right.items()}
+
+
+@contextmanager
+def noted() -> Iterator[dict[int, tuple[list[float], list[list[float]]]]]:
+    """Readings at the times shown and the covariances of their noise, as records have them."""
+    found = {}
+    releases = rillet.step._releases
+
+    def note(layout: Any, key: Any, t: Any, at: Any, sums: Any, covariance: Any, *more: Any) -> Any:
+        for row in np.flatnonzero(np.isin(t, SHOWN)).tolist():
+            of = covariance(slice(row, row + 1))
+            readings = range(len(sums))
+            every = [[float(of(one, other)[0]) for other in readings] for one in readings]
+            found[int(t[row])] = [float(total[row]) for total in sums], every
+        return releases(layout, key, t, at, sums, covariance, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rillet.step, "_releases", note)
+        yield found
+
+
+GAUSSIAN, PURE = BufferedToeplitz(), SignedDigitTree(arity=3)
+
+
+@pytest.mark.parametrize("strategy", [GAUSSIAN, PURE], ids=lambda s: s.law)
+@pytest.mark.parametrize("statistic", ["mean", "count"])
+def test_intervals_cover_what_they_say(statistic, strategy):
+    layout = plan_of(strategy, FixedThreshold(), statistic).layout
+    found = covered(layout, 25.0, RUNS)
+    for name in found:
+        assert all(0.93 <= part <= 0.97 for part in found[name]), (name, found[name])
+
+
+def test_intervals_of_a_learned_range_cover_what_they_say(monkeypatch):
+    """Ranges, splits and units change from segment to segment, from what was released."""
+    monkeypatch.setattr(TailHistogram, "judge", without_correction(quick_judge))
+    layout = plan_of(GAUSSIAN, TailHistogram()).layout
+    assert len(layout.segments) >= 3
+    found = covered(layout, 25.0, RUNS)
+    for name in found:
+        assert all(0.93 <= part <= 0.97 for part in found[name]), (name, found[name])
+
+
+@pytest.mark.parametrize("strategy", [GAUSSIAN, PURE], ids=lambda s: s.law)
+def test_means_of_few_observations_are_covered_too(strategy):
+    """With a count of the size of its noise, where the mean itself is any number."""
+    layout = plan_of(strategy, FixedThreshold()).layout
+    found = covered(layout, 0.5, RUNS)
+    assert all(part >= 0.93 for part in found["mean"]), found["mean"]
+    assert all(0.93 <= part <= 0.97 for part in found["count"]), found["count"]
+
+
+def without_correction(judge: Any) -> Any:
+    """The same range, without an estimate of what clipping removes: it has errors of its own."""
+
+    def of_range(*arguments: Any) -> Any:
+        return replace(judge(*arguments), removed=0.0, removed_each=0.0)
+
+    return of_range
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "strategy", [GAUSSIAN, PURE, HonakerTree("gaussian")], ids=lambda s: s.name
+)
+@pytest.mark.parametrize("two_sided", [False, True])
+@pytest.mark.parametrize("statistic", ["mean", "sum"])
+def test_intervals_of_ranges_that_were_really_learned(statistic, two_sided, strategy, monkeypatch):
+    threshold = TailHistogram(two_sided=two_sided)
+    monkeypatch.setattr(TailHistogram, "judge", without_correction(TailHistogram.judge))
+    found = covered(plan_of(strategy, threshold, statistic).layout, 400.0, RUNS)
+    for name in found:
+        assert all(0.93 <= part <= 0.97 for part in found[name]), (name, found[name])
