@@ -131,16 +131,14 @@ def test_a_tick_is_never_taken_for_an_observation():
 
 
 def test_by_the_clock_no_secret_serves_two_streams():
-    """What a secret was used for is not compared there, so only a fresh one is taken."""
+    """What a secret was used for is not compared there, so in memory only a fresh one is taken."""
     plan, secret = Plan(**BY_CLOCK), Secret.generate()
-    stream = plan.open(secret=secret)
-    for act in (lambda: stream.update(1.0, at=NOON), lambda: stream.advance(until=NOON)):
-        with pytest.raises(StateError, match=r"^secret: expected a fresh one"):
-            act()
+    for open_with in (plan.open, plan.open_many):
+        with pytest.raises(ParameterError, match=r"^secret: expected none by the clock.*folder"):
+            open_with(secret=secret)
     fresh = plan.open()
     fresh.update(1.0, at=NOON)
     assert len(fresh.advance(until=NOON)) == 12
-    blob = fresh.snapshot()
-    for one in (fresh, plan.resume(blob, secret=fresh.secret)):
-        with pytest.raises(StateError, match=r"^secret: expected a fresh one"):
-            one.advance(until="2026-01-01T13:00Z")
+    with pytest.raises(StateError, match=r"^snapshot: by the clock a stream is kept in a folder"):
+        fresh.snapshot()
+    assert len(fresh.advance(until="2026-01-01T13:00Z")) == 1
