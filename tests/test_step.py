@@ -145,8 +145,9 @@ def moved_most(layout: Layout, steps: int) -> Fraction:
         assert steps - 1 <= even <= steps
         assert even % 2 == 0
         largest = [(steps, 0), (even // 2, count)]
+    # A column that does not move in one of them may in another: its rounding is charged in both.
     return max(
-        sum((main.strategy.sensitivity(main.leaves, size) for size in move if size), Fraction(0))
+        sum((main.strategy.sensitivity(main.leaves, size) for size in move), Fraction(0))
         for move in largest
     )
 
