@@ -29,5 +29,5 @@ def test_the_last_mean_of_the_baskets_is_no_worse_by_the_clock():
     size = {name: np.abs(found) for name, found in errors.items()}
     print({name: float(found.mean()) for name, found in size.items()})  # noqa: T201
     spread = np.hypot(*(found.std() / np.sqrt(RUNS) for found in size.values()))
-    # Ours is smaller by far more than chance: 24 % in 200 runs.
+    # Smaller by far more than chance explains.
     assert size["clock"].mean() + 2 * spread < size["count"].mean()
