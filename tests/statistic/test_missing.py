@@ -16,7 +16,9 @@ from helpers.streams import DELTA, SECRET, awkward_values
 from rillet import Count, Mean, Plan, Secret, Sum, TailHistogram, datasets
 from rillet.gather.grid import Grid
 from rillet.layout import Layout
+from rillet.release import noise_deviations
 from rillet.statistic import Setting
+from rillet.step import _EXPLAINED
 from rillet.testing import binomial_p_value, check
 from rillet.threshold.tail_model import mean_absolute
 
@@ -239,3 +241,42 @@ def test_on_baskets_little_is_lost():
 
 def test_on_baskets_not_much_is_lost():
     assert expected_error("skip", 8) < 1.15 * expected_error("none", 8)
+
+
+@pytest.mark.parametrize(
+    ("law", "largest", "least"), [("gaussian", 3**-0.5, 0.942), ("laplace", 1.0, 0.944)]
+)
+@pytest.mark.parametrize("widened", [True, False])
+def test_a_stream_taken_for_complete_is_covered_whatever_is_missing(law, largest, least, widened):
+    """The figures of docs/proofs/clock.md: the least over the ratio of noises and what is missing.
+
+    In units of the noise of the centred sum; ``ratio`` is what a deviation of the count moves.
+    """
+    random, runs = np.random.default_rng(1), 200_000
+    draw = random.normal if law == "gaussian" else random.laplace
+    of_sum, of_count = (draw(size=runs) / (1.0 if law == "gaussian" else 2**0.5) for _ in range(2))
+    reach, found = noise_deviations(0.95, law), []
+    for ratio in np.linspace(0.1, largest, 4):
+        as_ratio = np.abs(of_sum + ratio * of_count) <= reach * np.hypot(1.0, ratio)
+        for missing in np.arange(0.0, 6.0, 0.25):
+            taken = np.abs(missing - of_count) <= _EXPLAINED
+            wide = reach * (1.0 + ratio * widened)
+            right = np.where(taken, np.abs(of_sum + ratio * missing) <= wide, as_ratio)
+            found.append(right.mean())
+    # Three deviations of a proportion of so many runs.
+    assert (min(found) >= least - 0.0016) == widened
+
+
+@pytest.mark.parametrize("statistic", [Mean(), Sum()])
+def test_the_slack_is_what_a_deviation_of_the_count_would_move(statistic):
+    plan = Plan(epsilon=1.0, delta=DELTA, upper=50.0, length=400, lag=0, statistic=statistic)
+    releases = plan.open(secret=SECRET).update_many(np.linspace(5.0, 30.0, 400))
+    middle, count_std = 25.0, releases.count_noise_std
+    moved = abs(releases.mean - middle) / releases.t if statistic == Mean() else middle
+    complete = releases.count == releases.t
+    assert complete.any()
+    expected = np.where(complete, moved * count_std, 0.0)
+    np.testing.assert_allclose(releases.noise_slack, expected, rtol=1e-12)
+    low, high = releases.noise_interval(0.95)
+    reach = noise_deviations(0.95, "gaussian") * (releases.noise_std + releases.noise_slack)
+    np.testing.assert_allclose((high - low)[complete], 2 * reach[complete], rtol=1e-9)
