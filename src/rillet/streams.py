@@ -278,12 +278,7 @@ class Streams(_Single):
         """
         layout = self.layout
         assert layout.clock is not None
-        if self._guard is not None:
-            raise StateError(
-                "secret: expected a fresh one by the clock, since what a given one, or that of a "
-                "snapshot, was used for is not compared there; leave secret out, or keep the state "
-                "in a folder"
-            )
+        assert self._guard is None  # a secret of one's own was refused when the stream was opened
         with self._settled():
             before = self._store.progress
             sequences: dict[int, int] = {}
