@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from rillet.noise import Secret
     from rillet.plan import Plan
-    from rillet.privacy import Charges, Guarantee
+    from rillet.privacy import Charges, Guarantee, Person
     from rillet.release import Release, Releases
     from rillet.statistic import Count, Mean, Sum
     from rillet.strategy import (
@@ -54,6 +54,7 @@ __all__ = [
     "NotReady",
     "OutputError",
     "ParameterError",
+    "Person",
     "Plan",
     "Release",
     "Releases",
@@ -89,6 +90,7 @@ _HOMES = {
     "NotReady": "rillet.errors",
     "OutputError": "rillet.errors",
     "ParameterError": "rillet.errors",
+    "Person": "rillet.privacy",
     "Plan": "rillet.plan",
     "Release": "rillet.release",
     "Releases": "rillet.release",

@@ -22,9 +22,10 @@ import numpy as np
 
 from rillet.errors import ParameterError
 from rillet.gather.clock import Clock
+from rillet.gather.gate import GateRule
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.noise import FloatArray, IntArray
-from rillet.privacy import Charges, Cost, Event, Guarantee
+from rillet.privacy import Charges, Cost, Event, Guarantee, Person
 from rillet.statistic import Leaf, Range, Setting, Statistic, Totals, Units
 from rillet.strategy import Mechanism, Strategy
 from rillet.threshold import FixedThreshold, Outlook, Threshold
@@ -111,6 +112,9 @@ class Layout:
     clock: Clock | None = None
     #: What stands in for a missing value, if anything is declared to.
     missing_value: float | None = None
+    #: What is protected, if not a single observation, and in ticks what is used of each.
+    unit: Person | None = None
+    gate: GateRule | None = None
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -218,6 +222,7 @@ class Layout:
             "shared": None
             if shared is None
             else [_identity(shared.threshold), shared.observations, str(shared.budget)],
+            **({} if self.gate is None else {"gate": asdict(self.gate)}),
         }
 
     @cached_property

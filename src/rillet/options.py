@@ -301,6 +301,8 @@ class Option:
 
     def _of_kind(self, kinds: Registry, value: Any, *, texts: bool) -> Any:
         """Return an object of one of the kinds, from itself or from its tagged table."""
+        if isinstance(None, self.type) and (value is None or (texts and value == "none")):
+            return None
         if isinstance(value, self.type):
             _options_of_kind(type(value), self.type, self.name)
             return value

@@ -10,7 +10,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -199,7 +199,7 @@ def add_plan_options(
         help="auto (default): the most accurate known; paper: Perrier, Asghar, Kaafar (NDSS 2019); "
         "baseline: the plain binary tree at the bound" + f"; {meaning}" * bool(meaning),
     )
-    for option in _plan_options():
+    for option in (*_plan_options(), *_person_options()):
         if option.name == "shared_threshold" and not keyed:
             continue
         flag = f"--{option.name.replace('_', '-')}"
@@ -207,6 +207,8 @@ def add_plan_options(
             group.add_argument(flag, action="store_true", default=None, help=option.about)
             continue
         help_text = option.about
+        if option in _person_options():
+            help_text = f"to protect a person: {help_text}"
         if option.kinds is not None:
             help_text += f": {', '.join(option.kinds.own)}; with options as KIND:NAME=VALUE,…"
         default = "none" if option.name == "length" else option.default
@@ -221,11 +223,18 @@ def add_plan_options(
 
 
 def _plan_options() -> list[Option]:
-    """All but the keys, which the command line takes from a file."""
+    """All but the keys, which come from a file, and the unit, which has flags of its own."""
     from rillet.options import options_of
     from rillet.plan import Plan
 
-    return [option for name, option in options_of(Plan).items() if name != "keys"]
+    return [option for name, option in options_of(Plan).items() if name not in ("keys", "unit")]
+
+
+def _person_options() -> list[Option]:
+    from rillet.options import options_of
+    from rillet.privacy import Person
+
+    return list(options_of(Person).values())
 
 
 def _reader(option: Option) -> Callable[[str], Any]:
@@ -244,8 +253,13 @@ def _reader(option: Option) -> Callable[[str], Any]:
 
 def given_plan_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of :func:`add_plan_options` that were given."""
-    names = ["mechanism", *(option.name for option in _plan_options())]
-    return {name: given for name in names if (given := getattr(args, name, None)) is not None}
+
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+    plan = given(["mechanism", *(option.name for option in _plan_options())])
+    person = given(option.name for option in _person_options())
+    return {**plan, "unit": {"kind": "person", **person}} if person else plan
 
 
 def plan_from(

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rillet.gather.gate import GateRule
 from rillet.gather.grid import FEWEST_STEPS, LARGEST_SUM
 from rillet.layout import Layout, LookNoise, Segment, SharedThreshold
 from rillet.privacy import Cost, Guarantee, laplace_scale, root_up
@@ -74,7 +75,20 @@ def layout_of(plan: Plan) -> Layout:
         setting=setting,
         clock=plan.clock,
         missing_value=plan.missing if isinstance(plan.missing, float) else None,
+        unit=plan.unit,
+        gate=gate_of(plan),
     )
+
+
+def gate_of(plan: Plan) -> GateRule | None:
+    """The bound on what is used of a person, in ticks of the plan's clock."""
+    # NOT YET CALIBRATED: the noise of every part is still that for one observation.
+    unit, clock = plan.unit, plan.clock
+    if unit is None:
+        return None
+    assert clock is not None
+    within = None if unit.within is None else unit.length("within") // clock.every
+    return GateRule(unit.most, unit.length("apart") // clock.every, within)
 
 
 def largest_number(plan: Plan, strategy: Strategy, leaves: int) -> int:

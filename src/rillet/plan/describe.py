@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rillet.layout import Layout
 from rillet.plan.choose import Choice
+from rillet.privacy import Person
 from rillet.release import noise_deviations
 from rillet.statistic import Range
 from rillet.strategy import BinaryTree, HonakerTree, Mechanism, SignedDigitTree, Strategy
@@ -22,6 +23,7 @@ _LATE = {
     "enter": "enters the tick that is open when it arrives",
     "drop": "is left out",
 }
+_NOT_PROTECTED = "Not protected: the schedule, when a release comes, and which keys are declared."
 _EARLY = {"hold": "is held until its tick opens", "drop": "is left out"}
 
 
@@ -42,6 +44,9 @@ def _protected(layout: Layout) -> Iterator[str]:
     """What the promise means by the clock, where it is another one than people may expect."""
     if layout.clock is None:
         return
+    if layout.unit is not None:
+        yield from _of_a_person(layout.unit)
+        return
     twice = "2μ on the sum" if layout.noise_law == "gaussian" else "2ε"
     if layout.warm_up is not None and layout.main is not None:
         twice = "2ε in the warm-up" + ", 2μ on the sum" * (layout.main.strategy.law == "gaussian")
@@ -50,7 +55,32 @@ def _protected(layout: Layout) -> Iterator[str]:
         "Replacing a value counts as two steps, one removed and one added, and may cost up to "
         f"twice as much ({twice})."
     )
-    yield "Not protected: the schedule, when a release comes, and which keys are declared."
+    yield _NOT_PROTECTED
+
+
+def _of_a_person(person: Person) -> Iterator[str]:
+    """What is protected of a person, what is used, and what that does to the numbers."""
+    yield (
+        "Protected: one person, in all keys: their values, and that they are there at all; how "
+        "many persons and observations come is hidden."
+    )
+    yield _NOT_PROTECTED
+    where = "of each person"
+    if person.within is not None:
+        span = duration_words(person.length("within"))
+        where += f" in each block of {span}, counted from the start,"
+        yield (
+            f"The promise is for one block of {span}. Over a span of that length that is not a "
+            "block a person may cost up to three times as much (3μ), and over several blocks more."
+        )
+    yield (
+        f"Used {where} are the first observations that come, {person.bound}, over all keys: what "
+        "people do early is over-represented."
+    )
+    yield (
+        "All others, and what has no person id, are left out. How many that were is never "
+        "published."
+    )
 
 
 def _course(layout: Layout) -> Iterator[str]:

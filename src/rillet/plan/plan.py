@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,12 +31,13 @@ from rillet.options import (
     schema,
     settle,
     table_of,
+    within,
 )
 from rillet.paper.recommended import RECOMMENDED
 from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose
 from rillet.plan.describe import describe
-from rillet.privacy import ADD_ONE, REPLACE_ONE, Guarantee
+from rillet.privacy import ADD_ONE, REPLACE_ONE, UNITS, Guarantee, Person
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
 from rillet.state.uses import Guard, guard_of_state
@@ -51,7 +52,12 @@ Auto: TypeAlias = Literal["auto"]
 FORMAT = "rillet-plan-2"
 #: Ways to make a plan of a table: everything chosen, or one of the named plans.
 MECHANISMS = ("auto", "paper", "baseline")
-_KINDS = {"threshold": THRESHOLDS, "strategy": STRATEGIES, "statistic": STATISTICS}
+_KINDS = {
+    "threshold": THRESHOLDS,
+    "strategy": STRATEGIES,
+    "statistic": STATISTICS,
+    "unit": UNITS,
+}
 #: By the clock a stream without a known end may run this long, and at most 2^32 ticks.
 _UNKNOWN_DURATION = duration("73000d")
 _MOST_TICKS = 2**32
@@ -64,6 +70,7 @@ _LEFT_OUT: dict[str, Any] = {
     "late": "enter",
     "early": "hold",
     "grace": None,
+    "unit": None,
 }
 
 
@@ -101,9 +108,15 @@ class Plan:
     (1, 3000.0)
     """
 
-    epsilon: float = option("the promise ε for each observation", metavar="E")
+    epsilon: float = option("the promise ε for each unit", metavar="E")
     delta: float = option(
         "the promise δ, such as 2^-20; 0 rules out what needs it", default=0.0, metavar="D"
+    )
+    unit: Person | None = option(
+        "what the promise protects: none, a single observation; by the clock also a person, of "
+        "whom a bounded number of observations is used",
+        default=None,
+        kinds=UNITS,
     )
     lower: float = option(
         "a public lower bound; values below it count as the bound",
@@ -219,6 +232,7 @@ class Plan:
         if self.upper is not None:
             check_range(self.lower, self.upper)
         self._check_clock()
+        self._check_unit()
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
             raise ParameterError("missing", "skip, none or a finite number", self.missing)
         if self.leaf_every > self.last_t:
@@ -277,6 +291,22 @@ class Plan:
         for name in ("backfill", "shared_threshold"):
             if getattr(self, name):
                 raise ParameterError(name, "false by the clock", True)
+
+    def _check_unit(self) -> None:
+        """A person is protected by the clock only, and counted in whole ticks."""
+        if self.unit is None:
+            return
+        if isinstance(self.every, int):
+            raise ParameterError(
+                "unit", "none in a run by count", self.unit.name, 'it needs a clock: every="1h"'
+            )
+        with within("unit"):
+            unit = replace(self.unit, apart=self.unit.apart or self.every)
+            for name in ("apart", "within"):
+                given = getattr(unit, name)
+                if given is not None and duration(given) % duration(self.every):
+                    raise ParameterError(name, f"a multiple of every ({self.every})", given)
+        object.__setattr__(self, "unit", unit)
 
     def _check_sharing(self) -> None:
         if not self.shared_threshold:
@@ -359,8 +389,10 @@ class Plan:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The promise, for each observation."""
+        """The promise, for each unit."""
         protects = REPLACE_ONE if isinstance(self.every, int) else ADD_ONE
+        if self.unit is not None:
+            protects = self.unit.protects
         return Guarantee(self.epsilon, self.delta, protects)
 
     @property
@@ -643,7 +675,7 @@ class Plan:
         table: dict[str, Any] = {"format": FORMAT}
         for name in options_of(Plan):
             value = getattr(self, name)
-            if name in _KINDS:
+            if name in _KINDS and value is not None:
                 value = table_of(value, _KINDS[name], "" if for_digest else name)
             if value != _LEFT_OUT.get(name, ...):
                 table[name] = value

@@ -19,16 +19,19 @@ from rillet.privacy.guarantee import (
     check_delta,
     check_epsilon,
 )
+from rillet.privacy.units import UNITS, Person
 
 __all__ = [
     "ADD_ONE",
     "REPLACE_ONE",
     "SMALLEST_EPSILON",
+    "UNITS",
     "Charge",
     "Charges",
     "Cost",
     "Event",
     "Guarantee",
+    "Person",
     "check_delta",
     "check_epsilon",
     "delta_at",
