@@ -1,8 +1,44 @@
-"""The gate: at most so many observations of a person enter, far enough apart, over all keys."""
+"""The gate: a bounded number of each person's observations enters, far enough apart, over all keys.
+
+For each person it knows the tick of the last observation that entered, and how many did in that
+tick's block.  Whether an observation enters is a function of its tick, of that person's earlier
+observations in the order of their arrival, and of public numbers: no other person is touched.  So
+nothing is ever forgotten to make room; an entry goes when the clock has closed its whole block.
+
+**Privacy.** Touches raw data, and is private itself: who is in it, how many there are, and what was
+dropped.  It must be as durable as the streams, since a lost gate would let a person in again.  Ids
+are kept as keyed digests only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rillet.errors import ParameterError
+from rillet.noise import IntArray
+
+__all__ = ["ENTRY", "Entries", "Gate", "GateRule", "Persons", "Pseudonyms", "as_ids", "id_text"]
+
+#: A person for each observation: the two halves of a keyed digest; zeros where there is no id.
+Persons: TypeAlias = NDArray[np.uint64]
+#: What the gate knows of some persons, one row for each.
+Entries: TypeAlias = NDArray[np.void]
+ENTRY: Final = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("used", "<i4")])
+
+_NOBODY: Final = bytes(16)
+#: So often the next observation of all persons is decided at once; what is then left, of few
+#: persons with many observations each, is decided one by one.
+_ROUNDS: Final = 32
+#: The table grows beyond this share of its slots, and never has fewer slots than so many.
+_FULLEST: Final = 2 / 3
+_LEAST_ROOM: Final = 63
 
 
 @dataclass(frozen=True)
@@ -16,3 +52,267 @@ class GateRule:
     most: int
     apart: int = 1
     within: int | None = None
+
+    def block_of(self, ticks: IntArray) -> IntArray:
+        """The block of each tick, counted from 0; -1 for tick 0, which is none."""
+        if self.within is None:
+            return np.where(ticks > 0, 0, -1)
+        return (ticks - 1) // self.within
+
+    def over(self, closed: int) -> int:
+        """The last tick of the last block that is over when so many ticks are closed."""
+        return 0 if self.within is None else closed // self.within * self.within
+
+
+# --- Ids -----------------------------------------------------------------------------------------
+
+
+def id_text(raw_id: object) -> bytes:
+    """The text by which a person is known: text itself, integers in decimal; empty if it is no id.
+
+    White space around it does not count.  A float that is a whole number counts as that number,
+    since a column with gaps often makes floats of integers.
+
+    **Privacy.** Touches raw data; total.
+
+    Examples
+    --------
+    >>> [id_text(raw_id) for raw_id in (7, " 7", b"7", 7.0, "07", None, float("nan"), True)]
+    [b'7', b'7', b'7', b'7', b'07', b'', b'', b'']
+    """
+    if isinstance(raw_id, str):
+        return raw_id.encode("utf-8", "surrogatepass").strip()
+    if isinstance(raw_id, bytes):
+        return raw_id.strip()
+    if isinstance(raw_id, bool | np.bool_):
+        return b""
+    if isinstance(raw_id, int | np.integer):
+        return b"%d" % int(raw_id)
+    if isinstance(raw_id, float | np.floating):
+        return b"%d" % int(raw_id) if float(raw_id).is_integer() else b""
+    return str(raw_id).encode() if isinstance(raw_id, UUID) else b""
+
+
+def as_ids(person: object, count: int) -> Sequence[bytes]:
+    """The text of each observation's person: one id for all of them, or one for each.
+
+    What kind of container a program passes, its shape and its length are public.
+
+    **Privacy.** Touches raw data; nothing raises because of an id.
+    """
+    if isinstance(person, str | bytes | int | float | np.generic | UUID):
+        return [id_text(person)] * count
+    if isinstance(person, Set | Mapping) or len(getattr(person, "shape", (1,))) != 1:
+        raise ParameterError("person", "one id, or a sequence with one for each value", "another")
+    # To plain Python objects: what an array yields otherwise may be no id.
+    plain = getattr(person, "to_pylist", None) or getattr(person, "tolist", None)
+    if plain is None and not isinstance(person, Iterable):
+        raise ParameterError("person", "one id, or a sequence with one for each value", "another")
+    raw_ids: Any = list(person) if plain is None else plain()  # type: ignore[call-overload]
+    if len(raw_ids) != count:
+        raise ParameterError("person", f"one id for each value, {count:,} in all", len(raw_ids))
+    return list(map(id_text, raw_ids))
+
+
+class Pseudonyms:
+    """Keyed 128-bit digests (BLAKE2b) that stand for persons.
+
+    **Privacy.** Without the key a digest tells nothing of an id, and none can be computed; with it
+    an id can be tried, but not read.  Two of n persons have the same digest with a probability
+    below n²/2^129, 10^-27 for a million: they would share one quota.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __call__(self, raw_ids: Sequence[bytes]) -> Persons:
+        """The digest of each id; zeros for an empty one.  No id is kept beyond this call."""
+        raw_digests = b"".join(map(_Digests(self._key).__getitem__, raw_ids))
+        return np.frombuffer(raw_digests, "<u8").reshape(-1, 2)
+
+    def __repr__(self) -> str:
+        return "Pseudonyms(<hidden>)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("Pseudonyms are not pickled: they hold a key")
+
+
+class _Digests(dict[bytes, bytes]):
+    """Each different id is digested once."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __missing__(self, raw_id: bytes) -> bytes:
+        raw_text = raw_id.strip()
+        digest = _NOBODY
+        if raw_text:
+            digest = blake2b(
+                raw_text, key=self._key, digest_size=16, person=b"rillet gate"
+            ).digest()
+        self[raw_id] = digest
+        return digest
+
+
+# --- The gate ------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Who entered when, in flat arrays: an open-addressed table, 28 bytes for each of its slots.
+
+    **Privacy.** Touches raw data; shows nothing of it.
+
+    Examples
+    --------
+    >>> gate = Gate(GateRule(most=2, apart=24), key=bytes(32))
+    >>> persons = gate.pseudonyms([b"ann", b"ann", b"bob", b"", b"ann", b"ann"])
+    >>> enters, entries = gate.decide(persons, np.array([1, 24, 24, 24, 25, 90]))
+    >>> enters.tolist()
+    [True, False, True, False, True, False]
+    >>> gate.take_over(entries)
+    >>> gate.decide(persons[:1], np.array([90]))[0].tolist()
+    [False]
+    """
+
+    def __init__(self, rule: GateRule, key: bytes) -> None:
+        self.rule, self.key, self.pseudonyms = rule, key, Pseudonyms(key)
+        self._empty(0)
+
+    def __repr__(self) -> str:
+        return f"Gate({self.rule})"
+
+    def __len__(self) -> int:
+        """How many persons are in it.  **Privacy.** Private."""
+        return self._persons
+
+    def decide(self, person_of: Persons, tick_of: IntArray) -> tuple[NDArray[np.bool_], Entries]:
+        """Whether each observation enters, in the order given; and what that makes of the gate.
+
+        ``tick_of`` is the tick that each would enter, which is not closed.  Nothing changes before
+        the entries are taken over.
+
+        **Privacy.** Touches raw data.  For each person a function of that person's observations.
+        """
+        enters = np.zeros(len(tick_of), bool)
+        rows = np.flatnonzero(person_of.any(axis=1))
+        if not len(rows):
+            return enters, np.empty(0, ENTRY)
+        low, high = person_of[rows, 0], person_of[rows, 1]
+        order = np.argsort(low, kind="stable")
+        mixed = (np.diff(low[order]) == 0) & (np.diff(high[order]) != 0)
+        if mixed.any():  # two persons share half a digest
+            order = np.lexsort((high, low))
+        rows, low, high = rows[order], low[order], high[order]
+        first = np.ones(len(rows), bool)
+        first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
+        entries = np.zeros(int(np.count_nonzero(first)), ENTRY)
+        entries["low"], entries["high"] = low[first], high[first]
+        slots = self._slots(entries)
+        entries["last"], entries["used"] = self._last[slots], self._used[slots]
+        who = np.cumsum(first) - 1
+        chosen = self._choose(entries, who, tick_of[rows])
+        enters[rows[chosen]] = True
+        return enters, entries[np.unique(who[chosen])]
+
+    def _choose(self, entries: Entries, who: IntArray, ticks: IntArray) -> IntArray:
+        """The rows that enter, of rows grouped by person; ``entries`` follow.
+
+        What does not enter now never will: its person's last tick, block and number only grow.
+        """
+        most, apart = self.rule.most, self.rule.apart
+        blocks = self.rule.block_of(ticks)
+        last, used = entries["last"].copy(), entries["used"].copy()
+        block = self.rule.block_of(last)
+        chosen: list[IntArray] = []
+        left = np.arange(len(ticks))
+        for _ in range(_ROUNDS):
+            own = who[left]
+            room = (used[own] < most) & (ticks[left] >= last[own] + apart)
+            fits = (blocks[left] > block[own]) | ((blocks[left] == block[own]) & room)
+            left, own = left[fits], own[fits]
+            if not len(left):
+                break
+            first = np.ones(len(left), bool)
+            first[1:] = own[1:] != own[:-1]
+            rows, own = left[first], own[first]
+            used[own] = np.where(blocks[rows] == block[own], used[own] + 1, 1)
+            last[own], block[own] = ticks[rows], blocks[rows]
+            chosen.append(rows)
+            left = left[~first]
+        for row in left.tolist():
+            own, tick, new = who[row], ticks[row], blocks[row] > block[who[row]]
+            if new or (
+                blocks[row] == block[own] and used[own] < most and tick >= last[own] + apart
+            ):
+                used[own] = 1 if new else used[own] + 1
+                last[own], block[own] = tick, blocks[row]
+                chosen.append(np.array([row]))
+        entries["last"], entries["used"] = last, used
+        return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+
+    def take_over(self, entries: Entries) -> None:
+        """Note what :meth:`decide` made of these persons."""
+        persons = self._persons + len(entries)
+        if persons > _FULLEST * len(self._used):
+            kept = self.entries()
+            self._empty(persons)
+            self._put(kept)
+        self._put(entries)
+
+    def forget(self, closed: int) -> None:
+        """Forget persons of blocks that are over: they may enter the next one whatever is known."""
+        over = self.rule.over(closed)
+        kept = self.entries()
+        kept = kept[kept["last"] > over]
+        if len(kept) < self._persons:
+            self._empty(len(kept))
+            self._put(kept)
+
+    def entries(self) -> Entries:
+        """All that it knows."""
+        taken = self._used > 0
+        entries = np.empty(self._persons, ENTRY)
+        entries["low"], entries["high"] = self._low[taken], self._high[taken]
+        entries["last"], entries["used"] = self._last[taken], self._used[taken]
+        return entries
+
+    # --- the table: a person is in the first slot from its digest on that is not another's -------
+
+    def _empty(self, persons: int) -> None:
+        """Begin with room for so many persons."""
+        room = 1 << int(max(persons / _FULLEST, _LEAST_ROOM)).bit_length()
+        self._low, self._high = np.zeros(room, np.uint64), np.zeros(room, np.uint64)
+        self._last, self._used = np.zeros(room, np.int64), np.zeros(room, np.int32)
+        self._persons = 0
+
+    def _slots(self, entries: Entries) -> IntArray:
+        """Where each person is, or the empty slot at which the search ended."""
+        low, high = entries["low"].copy(), entries["high"].copy()
+        beyond = len(self._used) - 1
+        slots = (low & np.uint64(beyond)).astype(np.int64)
+        left = np.arange(len(slots))
+        while len(left):
+            at = slots[left]
+            others = (self._low[at] != low[left]) | (self._high[at] != high[left])
+            left = left[others & (self._used[at] > 0)]
+            slots[left] = (slots[left] + 1) & beyond
+        return slots
+
+    def _put(self, entries: Entries) -> None:
+        """Write entries of different persons, for which there is room."""
+        left = np.arange(len(entries))
+        while len(left):
+            slots = self._slots(entries[left])
+            # Several new persons may have found the same empty slot: the last one gets it.
+            taken = self._used[slots] == 0
+            self._low[slots[taken]] = entries["low"][left[taken]]
+            self._high[slots[taken]] = entries["high"][left[taken]]
+            lost = (self._low[slots] != entries["low"][left]) | (
+                self._high[slots] != entries["high"][left]
+            )
+            slots, rows = slots[~lost], left[~lost]
+            self._persons += int(np.count_nonzero(self._used[slots] == 0))
+            self._last[slots], self._used[slots] = entries["last"][rows], entries["used"][rows]
+            left = left[lost]
