@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from rillet.errors import NotReady, ParameterError, StateError
 from rillet.gather.clock import Clock, as_times
+from rillet.gather.gate import NO_PERSONS, Persons, as_ids
 from rillet.gather.observations import as_float, as_observations
 from rillet.layout import Layout, SharedThreshold
 from rillet.noise import FloatArray, IntArray, Secret
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _ASSUMED_LENGTH: Final = 2**16
 #: Scalar updates that are still being learned from are handed on in blocks of this many.
 _PENDING: Final = 4096
+_PROTECT: Final = "to protect persons, plan with unit=Person(most=…)"
 
 
 class _Single:
@@ -101,15 +103,21 @@ class Streams(_Single):
     # --- absorbing -------------------------------------------------------------------------------
 
     def update(
-        self, value: float, *, key: Key | str | int = (), at: object = None
+        self,
+        value: float,
+        *,
+        key: Key | str | int = (),
+        at: object = None,
+        person: object = None,
     ) -> Release | None:
         """Absorb one observation of a key; return its latest release if there is a new one.
 
-        By the clock ``at`` is its time (now, if none is given) and nothing is returned.
+        By the clock ``at`` is its time (now, if none is given) and nothing is returned.  ``person``
+        is whose it is, exactly where the plan protects persons.
         """
         index = self._index(key)
-        if self._clock("at", at) is not None:
-            self.update_many([value], key=key, at=at)
+        if self._clock("at", at) is not None or person is not None:
+            self.update_many([value], key=key, at=at, person=person)
             return None
         with self._settled():
             before = self._read(index).state.latest
@@ -123,6 +131,7 @@ class Streams(_Single):
         *,
         key: Sequence[Key | str | int] | Key | str | int = (),
         at: object = None,
+        person: object = None,
     ) -> Releases:
         """Absorb many observations, in order; return all releases in their order.
 
@@ -133,8 +142,14 @@ class Streams(_Single):
         8601 with a zone, seconds since 1970, or arrays of these); without it they come now.  What
         has no time, or one outside the plan's, is left out.  Nothing is returned then: only
         :meth:`advance` releases.
+
+        Where the plan protects persons, ``person`` is whose they are: one id for all of them, or
+        one for each.  An id is text, bytes or an integer, and ``7`` is the same person as ``"7"``.
+        What has none (None, NaN, an empty text) is left out, and so is what the gate does not let
+        in; nothing tells how much that was.  No id is kept.
         """
         raw_values = as_observations(values)
+        person_of = self._persons(person, len(raw_values))
         if not isinstance(key, tuple | str | int):
             key_of = np.array([self._index(one) for one in key], np.int64)
             if len(key_of) != len(raw_values):
@@ -151,7 +166,20 @@ class Streams(_Single):
         with self._settled():
             closed = self._store.progress.ticks
             tick_of = clock.entering(raw_ticks, closed + 1, closed + 1 + clock.ticks_of_grace)
-            return self.absorb_ticks(raw_values, key_of, tick_of, closed)
+            return self.absorb_ticks(raw_values, key_of, tick_of, closed, person_of=person_of)
+
+    def _persons(self, person: object, count: int) -> Persons | None:
+        """Pseudonyms of the persons that were given, exactly where the plan protects persons."""
+        gate = self._store.gate
+        if gate is None:
+            if person is not None:
+                raise ParameterError(
+                    "person", "none: the plan protects single observations", "one", _PROTECT
+                )
+            return None
+        if person is None:
+            raise ParameterError("person", "whose each observation is", None)
+        return gate.pseudonyms(as_ids(person, count))
 
     def advance(self, *, until: object = None) -> Releases:
         """By the clock: close all ticks that have ended by this time (now, if none is given).
@@ -166,7 +194,7 @@ class Streams(_Single):
             closed = min(clock.closed_by(reached), self._planned.length)
             nothing = np.empty(0, np.int64)
             ticks = max(closed, self._store.progress.ticks)
-            return self.absorb_ticks(np.empty(0), nothing, nothing, ticks)
+            return self.absorb_ticks(np.empty(0), nothing, nothing, ticks, person_of=NO_PERSONS)
 
     def _clock(self, name: str, given: object) -> Clock | None:
         clock = self._planned.clock
@@ -264,6 +292,7 @@ class Streams(_Single):
         tick_of: IntArray,
         until: int,
         *,
+        person_of: Persons | None = None,
         sequence: IntArray | None = None,
         absorbed: Absorbed | None = None,
     ) -> Releases:
@@ -271,10 +300,12 @@ class Streams(_Single):
 
         ``tick_of`` is the tick that each value enters, counted from 1
         (:meth:`rillet.gather.clock.Clock.entering`); what lies outside the plan's ticks, or in a
-        closed one, is left out.  What enters a tick that is not open yet is held.  The rest is as
+        closed one, is left out.  What enters a tick that is not open yet is held.  ``person_of``
+        has the pseudonym of each value's person, where the plan protects persons.  The rest is as
         :meth:`absorb`.
 
-        **Privacy.** As :func:`rillet.step.advance`, for each key.
+        **Privacy.** As :func:`rillet.step.advance`, for each key.  Of a person the gate lets in
+        what it may; what is left out for another reason does not count against it.
         """
         layout = self.layout
         assert layout.clock is not None
@@ -289,6 +320,13 @@ class Streams(_Single):
                 seen = np.ones(len(wanted), bool)
                 seen[declared[new]] = False
                 wanted &= ~seen
+            gate, entries = self._store.gate, None
+            if gate is not None:
+                assert person_of is not None
+                if layout.setting.missing:
+                    wanted &= ~np.isnan(raw_values)
+                rows = np.flatnonzero(wanted)
+                wanted[rows], entries = gate.decide(person_of[rows], tick_of[rows])
             raw_values, key_of, tick_of = raw_values[wanted], key_of[wanted], tick_of[wanted]
             kept, releases = self._advance_each(layout, key_of, tick_of, raw_values, until)
             for index, number in sequences.items():
@@ -297,7 +335,7 @@ class Streams(_Single):
             batch = before.batch + (len(releases) > 0)
             source = before.absorbed if absorbed is None else absorbed
             progress = Progress(batch, 0, None, source, until)
-            self._store.commit(progress, kept, None, releases)
+            self._store.commit(progress, kept, None, releases, entries)
             return releases
 
     def _advance_each(
@@ -503,14 +541,15 @@ class Stream(_Single):
         self._raw_pending: list[float] = []
         self._scalar: ScalarRun | None = None
 
-    def update(self, value: float, *, at: object = None) -> Release | None:
+    def update(self, value: float, *, at: object = None, person: object = None) -> Release | None:
         """Absorb one observation; return the release that it completes, if any.
 
         Under a secret that was used before, it is the latest of those that have been compared.  By
-        the clock ``at`` is its time (now, if none is given) and nothing is returned.
+        the clock ``at`` is its time (now, if none is given) and nothing is returned; ``person`` is
+        as in :meth:`Streams.update`.
         """
-        if self._layout.clock is not None or at is not None:
-            return self._streams.update(value, key=self.key, at=at)
+        if self._layout.clock is not None or at is not None or person is not None:
+            return self._streams.update(value, key=self.key, at=at, person=person)
         with self._lock:
             scalar = self._scalar
             if scalar is None or not scalar.room:
@@ -526,15 +565,18 @@ class Stream(_Single):
                 return self._streams.update(raw_value, key=self.key)
             return scalar.absorb(raw_value, time_ns())
 
-    def update_many(self, values: ArrayLike | Iterable[object], *, at: object = None) -> Releases:
+    def update_many(
+        self, values: ArrayLike | Iterable[object], *, at: object = None, person: object = None
+    ) -> Releases:
         """Absorb many observations, in order; return the releases that they complete.
 
         They are those of this key, as from the loop over :meth:`update`.  Only where keys share a
         range that is learned, the block that completes it completes releases of all keys that had
-        to wait, and returns them all.  ``at`` is as in :meth:`Streams.update_many`.
+        to wait, and returns them all.  ``at`` and ``person`` are as in
+        :meth:`Streams.update_many`.
         """
-        if self._layout.clock is not None or at is not None:
-            return self._streams.update_many(values, key=self.key, at=at)
+        if self._layout.clock is not None or at is not None or person is not None:
+            return self._streams.update_many(values, key=self.key, at=at, person=person)
         raw_block = as_observations(values)
         with self._lock:
             self._settle()
@@ -590,6 +632,12 @@ class Stream(_Single):
             raise StateError(
                 "snapshot: this stream is kept in a folder, which is its snapshot; to copy it, use "
                 "rillet state DIR --backup"
+            )
+        if self._layout.gate is not None:
+            # It would be without the gate, which is of all keys: persons could come in again.
+            raise StateError(
+                "snapshot: a stream that protects persons is kept in a folder; use open_folder(), "
+                "or rillet run --state DIR"
             )
         with self._lock:
             state = self._state()

@@ -145,7 +145,7 @@ def test_it_forgets_with_whole_blocks_only_and_that_changes_nothing():
     for closed, kept in ((9, 3), (10, 2), (19, 2), (20, 0)):
         gate = Gate(rule, KEY)
         through(rule, [([b"ann", b"bob", b"eve"], [10, 11, 20])], gate=gate)
-        gate.forget(closed)
+        gate.take_over(None, closed)
         assert len(gate) == kept
         if closed >= 10:  # only ticks that are open come
             assert through(rule, [([b"ann", b"bob", b"eve"], [20, 20, 21])], gate=gate) == (
@@ -153,7 +153,7 @@ def test_it_forgets_with_whole_blocks_only_and_that_changes_nothing():
             )
     unending = Gate(GateRule(most=1), KEY)
     through(unending.rule, [([b"ann"], [1])], gate=unending)
-    unending.forget(10**9)
+    unending.take_over(None, 10**9)
     assert len(unending) == 1
 
 
@@ -163,7 +163,7 @@ def test_forgetting_changes_no_decision(rule, rows):
     ids, ticks = [name for name, _ in rows], [tick for _, tick in rows]
     gate, entered = Gate(rule, KEY), []
     for name, tick in rows:
-        gate.forget(tick - 1)
+        gate.take_over(None, tick - 1)
         entered += through(rule, [([name], [tick])], gate=gate)
     assert entered == accepted_one_by_one(rule, ids, ticks)
 

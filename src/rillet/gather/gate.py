@@ -24,7 +24,17 @@ from numpy.typing import NDArray
 from rillet.errors import ParameterError
 from rillet.noise import IntArray
 
-__all__ = ["ENTRY", "Entries", "Gate", "GateRule", "Persons", "Pseudonyms", "as_ids", "id_text"]
+__all__ = [
+    "ENTRY",
+    "NO_PERSONS",
+    "Entries",
+    "Gate",
+    "GateRule",
+    "Persons",
+    "Pseudonyms",
+    "as_ids",
+    "id_text",
+]
 
 #: A person for each observation: the two halves of a keyed digest; zeros where there is no id.
 Persons: TypeAlias = NDArray[np.uint64]
@@ -32,6 +42,7 @@ Persons: TypeAlias = NDArray[np.uint64]
 Entries: TypeAlias = NDArray[np.void]
 ENTRY: Final = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("used", "<i4")])
 
+NO_PERSONS: Final[Persons] = np.empty((0, 2), np.uint64)
 _NOBODY: Final = bytes(16)
 #: So often the next observation of all persons is decided at once; what is then left, of few
 #: persons with many observations each, is decided one by one.
@@ -178,6 +189,7 @@ class Gate:
 
     def __init__(self, rule: GateRule, key: bytes) -> None:
         self.rule, self.key, self.pseudonyms = rule, key, Pseudonyms(key)
+        self._over = 0
         self._empty(0)
 
     def __repr__(self) -> str:
@@ -252,8 +264,21 @@ class Gate:
         entries["last"], entries["used"] = last, used
         return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
 
-    def take_over(self, entries: Entries) -> None:
-        """Note what :meth:`decide` made of these persons."""
+    def take_over(self, entries: Entries | None, closed: int = 0) -> None:
+        """Note what :meth:`decide` made of persons, and that ``closed`` ticks are closed now.
+
+        Persons of blocks that are over are forgotten: whatever is known of them, they may enter the
+        next one.
+        """
+        if entries is not None:
+            self._note(entries)
+        over = self.rule.over(closed)
+        if over > self._over:
+            self._over, kept = over, self.entries(over)
+            self._empty(len(kept))
+            self._put(kept)
+
+    def _note(self, entries: Entries) -> None:
         persons = self._persons + len(entries)
         if persons > _FULLEST * len(self._used):
             kept = self.entries()
@@ -261,19 +286,10 @@ class Gate:
             self._put(kept)
         self._put(entries)
 
-    def forget(self, closed: int) -> None:
-        """Forget persons of blocks that are over: they may enter the next one whatever is known."""
-        over = self.rule.over(closed)
-        kept = self.entries()
-        kept = kept[kept["last"] > over]
-        if len(kept) < self._persons:
-            self._empty(len(kept))
-            self._put(kept)
-
-    def entries(self) -> Entries:
-        """All that it knows."""
-        taken = self._used > 0
-        entries = np.empty(self._persons, ENTRY)
+    def entries(self, over: int = 0) -> Entries:
+        """All that it knows of persons who entered after a tick."""
+        taken = (self._used > 0) & (self._last > over)
+        entries = np.empty(int(np.count_nonzero(taken)), ENTRY)
         entries["low"], entries["high"] = self._low[taken], self._high[taken]
         entries["last"], entries["used"] = self._last[taken], self._used[taken]
         return entries

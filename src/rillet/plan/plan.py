@@ -19,6 +19,7 @@ import numpy as np
 
 from rillet.errors import ParameterError, StateError
 from rillet.gather.clock import Clock
+from rillet.gather.gate import Gate
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.layout import Layout
 from rillet.noise import KeyPart, Secret
@@ -532,12 +533,18 @@ class Plan:
             raise ParameterError(
                 "shared_threshold", "open_many() for keys that share one", "open()"
             )
+        if self.unit is not None and len(self.keys) > 1:
+            raise ParameterError(
+                "unit", "open_many() for a person, who is protected in all keys together", "open()"
+            )
         own = key if isinstance(key, tuple) else (key,)
         if self.keys and own not in self.keys:
             raise ParameterError("key", "one of the plan's declared keys", key)
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
-        store = MemoryStore([self.stream_secret(master, own, run)])
+        store = MemoryStore(
+            [self.stream_secret(master, own, run)], gate=self._new_gate(master, run)
+        )
         guard = self.guard(secret, (own,), run, uses)
         return Streams(self.layout, (own,), store, guard).stream(own)
 
@@ -559,7 +566,8 @@ class Plan:
         secrets = (self.stream_secret(master, key, run) for key in keys)
         shared = self.stream_secret(master, (), run) if self.shared_threshold else None
         guard = self.guard(secret, keys, run, uses)
-        return Streams(self.layout, keys, MemoryStore(secrets, shared), guard)
+        store = MemoryStore(secrets, shared, self._new_gate(master, run))
+        return Streams(self.layout, keys, store, guard)
 
     def open_folder(
         self,
@@ -587,6 +595,7 @@ class Plan:
             keys,
             self.to_json(),
             lambda master, key: self.stream_secret(master, key, run or ""),
+            lambda master: self._new_gate(master, run or ""),
             secret=secret,
             key_file=None if key_file is None else Path(key_file),
             run=run,
@@ -660,6 +669,13 @@ class Plan:
         if not named:
             raise ParameterError("key", 'a tuple of text and whole numbers, as ("north", 7)', key)
         return secret.derive("stream", self.layout.digest, run, *key)
+
+    def _new_gate(self, secret: Secret, run: str) -> Gate | None:
+        """The gate of streams that begin; its key opens nothing that noise is drawn from."""
+        if self.layout.gate is None:
+            return None
+        key = secret.keystream("gate", self.layout.digest, run).integer(0, 256)
+        return Gate(self.layout.gate, key.to_bytes(32, "big"))
 
     # --- JSON ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rillet.gather.gate import Entries, Gate
 from rillet.layout import Layout
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.release import Releases
@@ -83,14 +84,27 @@ class Store(Protocol):
         """What a shared range is still being learned from."""
         ...
 
+    @property
+    def gate(self) -> Gate | None:
+        """Who entered when, where persons are protected; it changes in :meth:`commit` alone."""
+        ...
+
     def read(self, layout: Layout, index: int) -> Kept:
         """One key's stream, at its beginning under this layout if it has not begun."""
         ...
 
     def commit(
-        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+        self,
+        progress: Progress,
+        kept: Mapping[int, Kept],
+        pool: Pool | None,
+        releases: Releases,
+        entries: Entries | None = None,
     ) -> None:
-        """Take over all of it, or nothing; ``releases`` are to be delivered as this batch."""
+        """Take over all of it, or nothing.
+
+        ``releases`` are to be delivered as this batch; ``entries`` are what the gate decided.
+        """
         ...
 
     def sinks(self) -> dict[str, tuple[int, Any]]:
@@ -113,8 +127,10 @@ class Store(Protocol):
 class MemoryStore:
     """States that are gone with the process."""
 
-    def __init__(self, secrets: Iterable[Secret], shared: Secret | None = None) -> None:
-        self.progress = Progress()
+    def __init__(
+        self, secrets: Iterable[Secret], shared: Secret | None = None, gate: Gate | None = None
+    ) -> None:
+        self.progress, self.gate = Progress(), gate
         self.pool = None if shared is None else Pool(shared)
         # A secret is needed until its stream has begun, then it is in the state, and moves on.
         self._secrets = dict(enumerate(secrets))
@@ -134,9 +150,16 @@ class MemoryStore:
         return Kept(start(layout, self._secrets[index])) if kept is None else kept
 
     def commit(
-        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+        self,
+        progress: Progress,
+        kept: Mapping[int, Kept],
+        pool: Pool | None,
+        releases: Releases,
+        entries: Entries | None = None,
     ) -> None:
         """Take over all of it."""
+        if self.gate is not None:
+            self.gate.take_over(entries, progress.ticks)
         self.progress, self.pool = progress, pool
         self._kept.update(kept)
         for index in kept:

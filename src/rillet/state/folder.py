@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rillet.errors import OutputError, StateError
+from rillet.gather.gate import Gate
 from rillet.layout import Layout, differences
 from rillet.noise import Secret, random_name
 from rillet.release import Key
@@ -48,6 +49,7 @@ def open_folder(
     keys: tuple[Key, ...],
     plan_json: str,
     stream_secret: Callable[[Secret, Key], Secret],
+    new_gate: Callable[[Secret], Gate | None],
     *,
     secret: Secret | None = None,
     key_file: Path | None = None,
@@ -63,7 +65,7 @@ def open_folder(
     ----------
     folder
         Made if it does not exist; then the streams begin, otherwise they go on.
-    layout, keys, plan_json, stream_secret
+    layout, keys, plan_json, stream_secret, new_gate
         Of the plan; a folder belongs to one.
     secret
         Master secret of the noise, for the beginning only; a fresh one by default.  It is not
@@ -112,6 +114,7 @@ def open_folder(
                 facts=facts,
                 secrets=(stream_secret(master, own) for own in keys),
                 shared=stream_secret(master, ()) if layout.shared is not None else None,
+                gate=new_gate(master),
                 opened=Opened(),
             )
     except BaseException:

@@ -33,6 +33,7 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from rillet.errors import OutputError, RilletError, StateError
+from rillet.gather.gate import ENTRY, Entries, Gate, GateRule
 from rillet.layout import Layout
 from rillet.noise import Secret, random_name
 from rillet.release import Releases
@@ -51,7 +52,7 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 5
+VERSION: Final = 6
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -77,6 +78,7 @@ CREATE TABLE learning (
 );
 CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
+CREATE TABLE gate (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 """
 #: The table of each kind of sealed row, and the columns of its address.
 _TABLES: Final = {
@@ -85,8 +87,10 @@ _TABLES: Final = {
     "learning": ("learning", ("key_index", "part")),
     "outbox": ("outbox", ("batch",)),
     "sinks": ("sinks", ("only",)),
+    "gate": ("gate", ("number",)),
 }
-_PROGRESS, _SINKS = ("progress", 0), ("sinks", 0)
+#: The gate's row 0 is its key; the others, in order, are what it noted of persons.
+_PROGRESS, _SINKS, _GATE_KEY = ("progress", 0), ("sinks", 0), ("gate", 0)
 _PUT: Final = {
     kind: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"  # noqa: S608
     for kind, (table, columns) in _TABLES.items()
@@ -106,6 +110,10 @@ _SELECT: Final = {
 #: So many sealed rows are held in memory at once.
 _ROWS_AT_ONCE: Final = 4096
 _HEAD = struct.Struct("<BHq")
+#: Persons in a row of the gate: at least and at most, and a power of two.
+_FEWEST_IN_ROW, _MOST_IN_ROW = 64, 4096
+#: The gate is written anew when its rows take twice what it needs, and so many bytes.
+_GATE_SLACK: Final = 2**16
 #: What a store says about itself in the clear.
 _FACTS: Final = {"identity", "mechanism", "run", "source", "keys"}
 #: Stands for the pool of a shared range where learning buffers are numbered.
@@ -158,6 +166,9 @@ class SqliteStore:
         #: What must be let go of with the store.
         self.lock: IO[bytes] | None = None
         self._log_cut, self._closed = time.monotonic(), False
+        self.gate: Gate | None = None
+        #: Bytes in each row of the gate.
+        self._gate_rows: dict[Address, int] = {}
         with self._guarded("read"):
             self.facts: dict[str, str] = dict(connection.execute("SELECT name, value FROM facts"))
         if set(self.facts) != _FACTS or not all(isinstance(v, str) for v in self.facts.values()):
@@ -176,6 +187,7 @@ class SqliteStore:
         facts: dict[str, str],
         secrets: Iterable[Secret],
         shared: Secret | None,
+        gate: Gate | None,
         opened: Opened,
     ) -> SqliteStore:
         """Make a store in which every stream is at its beginning; all of it, or nothing."""
@@ -193,6 +205,8 @@ class SqliteStore:
 
         def rows() -> Iterator[tuple[Address, bytes]]:
             yield _SINKS, b"{}"
+            if gate is not None:
+                yield _GATE_KEY, gate.key
             for index, own in enumerate(secrets):
                 yield ("stream", index), _stream_content(own, -1, b"")
 
@@ -276,6 +290,29 @@ class SqliteStore:
                 tuple(part[: len(part) // 2].view(np.int64) for part in parts),
                 tuple(part[len(part) // 2 :] for part in parts),
             )
+
+        if self._layout is not None and self._layout.gate is not None:
+            self.gate = self._read_gate(self._layout.gate)
+
+    def _read_gate(self, rule: GateRule) -> Gate:
+        """The gate, as its rows made it."""
+        gate = Gate(rule, self._read(_GATE_KEY))
+        query = "SELECT number, sealed FROM gate WHERE number > 0 ORDER BY number"
+        with self._guarded("read"):
+            for number, sealed in self._connection.execute(query):
+                content = self._unsealed(("gate", number), sealed)
+                entries = np.frombuffer(content, ENTRY)
+                gate.take_over(entries[entries["used"] > 0])
+                self._gate_rows["gate", number] = len(content)
+        gate.take_over(None, self.progress.ticks)
+        return gate
+
+    @property
+    def gate_bytes(self) -> int:
+        """What the gate takes on disk, as the database tells anybody who has it."""
+        with self._guarded("read"):
+            (size,) = self._connection.execute("SELECT sum(length(sealed)) FROM gate").fetchone()
+        return size or 0
 
     def _bind(self, key: str) -> None:
         """Take the shares of the rows that there are, and of what is in the clear beside them."""
@@ -370,7 +407,12 @@ class SqliteStore:
     # --- writing ---------------------------------------------------------------------------------
 
     def commit(
-        self, progress: Progress, kept: Mapping[int, Kept], pool: Pool | None, releases: Releases
+        self,
+        progress: Progress,
+        kept: Mapping[int, Kept],
+        pool: Pool | None,
+        releases: Releases,
+        entries: Entries | None = None,
     ) -> None:
         """Write all of it, durably, or nothing."""
         if self.before_first_commit is not None:
@@ -404,10 +446,42 @@ class SqliteStore:
                 written["learning", _POOL, part] = raw
         if progress.batch > self.progress.batch:
             written["outbox", progress.batch] = releases.to_bytes()
-        self._write(written.items(), gone, progress, pool)
+        added, replaced = self._gate_change(entries, progress.ticks)
+        self._write((written | added).items(), [*gone, *replaced], progress, pool)
         self._take_over(stored)
+        if self.gate is not None:
+            self.gate.take_over(entries, progress.ticks)
+            self._note_gate_rows(added, replaced)
         if time.monotonic() - self._log_cut > _LOG_SECONDS:
             self.cut_log()
+
+    def _gate_change(
+        self, entries: Entries | None, closed: int
+    ) -> tuple[dict[Address, bytes], list[Address]]:
+        """Rows of the gate to add, with what it decided, and rows that they replace.
+
+        Most often one is added.  All of them are written anew when a block is over, so that who was
+        in it is gone from the disk as well, and when what they repeat takes more than it needs.
+        """
+        gate, rows = self.gate, self._gate_rows
+        if gate is None:
+            return {}, []
+        over = gate.rule.over(closed)
+        entries = np.empty(0, ENTRY) if entries is None else entries[entries["last"] > over]
+        added = list(_gate_contents(entries))
+        needed = ENTRY.itemsize * (len(gate) + len(entries))
+        size = sum(rows.values()) + sum(map(len, added))
+        replaced: list[Address] = []
+        if over > gate.rule.over(self.progress.ticks) or size > 2 * needed + _GATE_SLACK:
+            replaced = list(rows)
+            added = [*_gate_contents(gate.entries(over)), *added]
+        first = int(max(rows, default=_GATE_KEY)[1]) + 1
+        return {("gate", first + more): content for more, content in enumerate(added)}, replaced
+
+    def _note_gate_rows(self, added: Mapping[Address, bytes], replaced: Iterable[Address]) -> None:
+        self._gate_rows |= {address: len(content) for address, content in added.items()}
+        for address in replaced:
+            del self._gate_rows[address]
 
     def _write(
         self,
@@ -592,6 +666,14 @@ def _content(stored: _Stored) -> bytes:
 def _stream_content(secret: Secret, sequence: int, state: bytes) -> bytes:
     own = secret.to_bytes()
     return _HEAD.pack(encoding.VERSION, len(own), sequence) + own + state
+
+
+def _gate_contents(entries: Entries) -> Iterator[bytes]:
+    """What is sealed of persons: filled up, so that its size tells no more than a power of two."""
+    for first in range(0, len(entries), _MOST_IN_ROW):
+        part = entries[first : first + _MOST_IN_ROW]
+        room = max(_FEWEST_IN_ROW, 1 << (len(part) - 1).bit_length())
+        yield part.tobytes().ljust(room * ENTRY.itemsize, b"\0")
 
 
 def _schema(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
