@@ -123,7 +123,7 @@ def without_sealed(path: Path) -> bytes:
     """The bytes of a state without what is sealed, which is random."""
     content = path.read_bytes()
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        for table in ("progress", "streams", "learning", "outbox", "sinks"):
+        for table in ("progress", "streams", "learning", "outbox", "sinks", "gate"):
             for (sealed,) in connection.execute(f"SELECT sealed FROM {table}"):
                 # It may be spread over several pages.
                 for first in range(0, len(sealed), 16):

@@ -446,7 +446,7 @@ def outcome(folder: Path, data, plan: Plan, block_rows: int = 10_000):
         assert main(["run", "--config", "run.toml", *options]) == 0
     sizes = {}
     with contextlib.closing(sqlite3.connect(folder / "live" / "state.db")) as connection:
-        for table in ("progress", "streams", "learning", "outbox", "sinks"):
+        for table in ("progress", "streams", "learning", "outbox", "sinks", "gate"):
             query = f"SELECT length(sealed) FROM {table}"
             sizes[table] = [size for (size,) in connection.execute(query)]
     sizes["files"] = {
@@ -616,7 +616,7 @@ def clock_outcome(folder: Path, data, plan: Plan, level: str = "debug"):
             assert main(["state", "live"]) == 0
     sizes = {}
     with contextlib.closing(sqlite3.connect(folder / "live" / "state.db")) as connection:
-        for table in ("progress", "streams", "learning", "outbox", "sinks"):
+        for table in ("progress", "streams", "learning", "outbox", "sinks", "gate"):
             query = f"SELECT length(sealed) FROM {table}"
             sizes[table] = [size for (size,) in connection.execute(query)]
     log = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "", said.getvalue())

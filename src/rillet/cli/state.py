@@ -82,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _look(folder: Path, key_file: Path | None) -> None:
+    from rillet.state.store import SqliteStore
+
     plan = load_plan(str(folder / "plan.json"))
     with plan.open_folder(folder, key_file=key_file, restored=True, only_look=True) as streams:
         for key in streams.keys:
@@ -93,5 +95,7 @@ def _look(folder: Path, key_file: Path | None) -> None:
         what = "observations" if streams.layout.clock is None else "ticks"
         say(f"absorbed     {streams.absorbed:,} {what}")
         say(f"undelivered  {waiting:,} releases")
+        if isinstance(streams.store, SqliteStore) and streams.store.gate is not None:
+            say(f"gate         {streams.store.gate_bytes:,} bytes")  # how many persons is private
         for name in streams.store.sinks():
             say(f"sink         {name}")

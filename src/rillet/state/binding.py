@@ -48,6 +48,9 @@ class Binding:
         digest = hashlib.blake2b(text, key=self._key, person=b"rillet rows", digest_size=_SIZE)
         return int.from_bytes(digest.digest(), "little")
 
+    def __contains__(self, address: Address) -> bool:
+        return address in self._shares
+
     def has(self, address: Address, sealed: bytes) -> bool:
         """Whether this is the row that was last written there."""
         return self._shares.get(address) == self.share(address, sealed)

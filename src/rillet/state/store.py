@@ -4,7 +4,8 @@ One transaction moves observations, states and outbox forward together, so that 
 instant leaves either all of a block or nothing of it.
 
 **Privacy.** Every content is sealed (AES-256-GCM) under a key that is not in the database; only
-table names, row numbers and sizes are in the clear, and they are public.  States are kept without
+table names, row numbers and sizes are in the clear, and they are public, except that the size of
+the gate tells within a factor of about two how many persons are in it.  States are kept without
 the noise key in force (:func:`rillet.step.without_key`), deleted content is overwritten
 (``secure_delete``), and the write-ahead log is cut to nothing at every start and stop and every few
 seconds between, so that earlier states, and with them earlier noise keys, do not stay behind.
@@ -291,7 +292,8 @@ class SqliteStore:
                 tuple(part[len(part) // 2 :] for part in parts),
             )
 
-        if self._layout is not None and self._layout.gate is not None:
+        # A state of another plan has none, and is refused for that.
+        if self._layout is not None and self._layout.gate and _GATE_KEY in self._binding:
             self.gate = self._read_gate(self._layout.gate)
 
     def _read_gate(self, rule: GateRule) -> Gate:
