@@ -4,9 +4,9 @@ One transaction moves observations, states and outbox forward together, so that 
 instant leaves either all of a block or nothing of it.
 
 **Privacy.** Every content is sealed (AES-256-GCM) under a key that is not in the database; only
-table names, row numbers and sizes are in the clear, and they are public, except that the size of
-the gate tells within a factor of about two how many persons are in it.  States are kept without
-the noise key in force (:func:`rillet.step.without_key`), deleted content is overwritten
+table names, row numbers and sizes are in the clear, and they are public; only the size of the gate
+tells roughly how many persons are in it, and the folder is its owner's alone.  States are kept
+without the noise key in force (:func:`rillet.step.without_key`), deleted content is overwritten
 (``secure_delete``), and the write-ahead log is cut to nothing at every start and stop and every few
 seconds between, so that earlier states, and with them earlier noise keys, do not stay behind.
 SQLite does not overwrite what stays behind in a page when it moves a row to another one.  So every
