@@ -135,7 +135,8 @@ def test_every_mechanism_is_pinned():
     layouts = [make().layout for make in PLANS.values()]
     strategies = {layout.main.strategy.name for layout in layouts}
     thresholds = {layout.threshold.name for layout in layouts}
-    assert strategies == set(STRATEGIES.own)
+    # What forgets serves no running sum.
+    assert strategies == {name for name in STRATEGIES.own if not name.startswith("decayed-")}
     assert thresholds == set(THRESHOLDS.own)
     for by_clock in (False, True):
         statistics = {one.statistic.name for one in layouts if (one.clock is not None) == by_clock}

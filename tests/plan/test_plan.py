@@ -30,7 +30,7 @@ from rillet import (
     TailHistogram,
 )
 from rillet.options import options_of
-from rillet.strategy import STRATEGIES
+from rillet.strategy import STRATEGIES, DecayedIndependent, DecayedToeplitz
 
 NAN, INF = float("nan"), float("inf")
 PAPER: dict[str, Any] = {
@@ -405,12 +405,14 @@ def test_whole_numbers_may_be_written_as_floats():
 # --- JSON --------------------------------------------------------------------------------------
 
 TESTED = (BinaryTree, Independent)
+#: Options of strategies that have no default.
+MADE_WITH = {DecayedIndependent: {"half_life": 3.5}, DecayedToeplitz: {"half_life": 3.5}}
 ROUND = [
     baseline(1000),
     baseline(1000, every=3, lower=-1.5, statistic=Sum()),
     baseline(1000, strategy=Independent()),
     *(
-        baseline(1000, strategy=kind(), delta=2**-20)
+        baseline(1000, strategy=kind(**MADE_WITH.get(kind, {})), delta=2**-20)
         for kind in STRATEGIES.own.values()
         if kind not in TESTED
     ),

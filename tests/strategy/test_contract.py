@@ -21,16 +21,23 @@ ROUNDS = {
 ALLOWED: dict[str, dict[str, Any]] = {
     "buffered-toeplitz": ROUNDS,
     "square-root-toeplitz": ROUNDS,
+    "decayed-toeplitz": ROUNDS,
+    "decayed-independent": {"tolerance": 2.0**-8, "variance_tolerance": 1e-6},
     "honaker-tree": {"tight": False, "variance_tolerance": 1e-6},
+}
+#: Options without a default.
+MADE_WITH: dict[str, dict[str, Any]] = {
+    "decayed-toeplitz": {"half_life": 3.5},
+    "decayed-independent": {"half_life": 3.5},
 }
 
 
 def offered() -> list[Strategy]:
     found = []
-    for kind in STRATEGIES.own.values():
+    for name, kind in STRATEGIES.own.items():
         for law in ("laplace", "gaussian"):
             try:
-                found.append(kind(law=law))  # type: ignore[call-arg]
+                found.append(kind(law=law, **MADE_WITH.get(name, {})))
             except ParameterError:
                 continue
     return found

@@ -15,8 +15,9 @@ from rillet import extras
 from rillet.errors import ParameterError, StreamEnded
 from rillet.noise import GAUSSIAN, LARGEST_SCALE, LatticeNoise, Secret
 from rillet.privacy import Guarantee
+from rillet.strategy import recurrence
 from rillet.strategy.base import Mechanism
-from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz, buffered
+from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
 from rillet.strategy.toeplitz import encoder as blt_encoder
 from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH, RATES, Blt, blt_for
 from rillet.strategy.toeplitz.buffered import FineToeplitz
@@ -372,11 +373,11 @@ def by_recursion(blt, noisy, bits):
     """The decoded sums: a running sum and first-order filters, one operation after the other."""
     weights, poles = (part.tolist() for part in blt.decoder_floats)
     weights = [weight / 2**bits for weight in weights]
-    total, carried, sums = 0.0, [0.0] * blt.buffers, []
+    carried, sums = [0.0] * (blt.buffers + 1), []
     for value in map(float, noisy):
-        total = decoded = weights[0] * value + total
+        decoded = 0.0
         for i, pole in enumerate(poles):
-            filtered = weights[i + 1] * value + carried[i]
+            filtered = weights[i] * value + carried[i]
             carried[i] = pole * filtered
             decoded += filtered
         sums.append(decoded)
@@ -530,7 +531,7 @@ def test_filter_without_fused_operations_is_the_loop(monkeypatch):
     decoder = BufferedToeplitz().decoder(500)
     force(monkeypatch, "plain")
     usual = decoder.decode(decoder.start(), 1, noisy)
-    monkeypatch.setattr(buffered, "_rounds_each_operation", lambda: False)
+    monkeypatch.setattr(recurrence, "_rounds_each_operation", lambda: False)
     slow = decoder.decode(decoder.start(), 1, noisy)
     assert same(usual[0], slow[0])
     assert np.array_equal(usual[1], slow[1])

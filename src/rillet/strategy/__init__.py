@@ -2,20 +2,21 @@
 
 ``tree``: the binary tree of the paper; ``independent``: the straw man; ``honaker``: the same tree,
 better decoded; ``signed_digit``: best for pure ε; ``toeplitz``: BLT and the square root, best for
-Gaussian noise.  Each keeps its encoder (touches raw data) and its decoder (post-processing) apart.
+Gaussian noise.  Strategies named "decayed" release sums that forget.  Each keeps its encoder
+(touches raw data) and its decoder (post-processing) apart.
 """
 
 from rillet.registry import Registry
 from rillet.strategy.base import Decoder, Encoder, Mechanism, Stepper, Strategy
 from rillet.strategy.honaker import HonakerTree
-from rillet.strategy.independent import Independent
+from rillet.strategy.independent import DecayedIndependent, Independent
 from rillet.strategy.signed_digit import SignedDigitTree
-from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
+from rillet.strategy.toeplitz import BufferedToeplitz, DecayedToeplitz, SquareRootToeplitz
 from rillet.strategy.tree import BinaryTree
 
 _OWN = (
-    *(BinaryTree, BufferedToeplitz, HonakerTree, Independent),
-    *(SignedDigitTree, SquareRootToeplitz),
+    *(BinaryTree, BufferedToeplitz, DecayedIndependent, DecayedToeplitz),
+    *(HonakerTree, Independent, SignedDigitTree, SquareRootToeplitz),
 )
 STRATEGIES = Registry("a strategy", "rillet.strategies", {kind.name: kind for kind in _OWN})
 
@@ -23,6 +24,8 @@ __all__ = [
     "STRATEGIES",
     "BinaryTree",
     "BufferedToeplitz",
+    "DecayedIndependent",
+    "DecayedToeplitz",
     "Decoder",
     "Encoder",
     "HonakerTree",

@@ -144,6 +144,28 @@ class Strategy(ABC):
         rounding alone can move.
         """
 
+    def repeated(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
+        """How far the nodes can move when one unit moves several leaves by at most ``steps`` each.
+
+        At most ``most`` of them, at least ``apart`` leaves from one another; in the norm of
+        :meth:`sensitivity`, which it is for a single leaf.
+        """
+        count = min(most, (leaves - 1) // apart + 1)  # more do not fit
+        if count == 1:
+            return self.sensitivity(leaves, steps)
+        return self.several(leaves, steps, count, apart)
+
+    def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+        """:meth:`repeated` for ``count ≥ 2`` leaves that fit: by default group privacy.
+
+        Norms add up, whatever the leaves; a strategy may know better.
+        """
+        return self.sensitivity(leaves, steps) * count ** (1 if self.law == "laplace" else 2)
+
+    def discount(self, leaves: int) -> float:
+        """``θ``, when decoded sums are ``Σ_j θ^(t−j)·x_j``; by default 1, nothing is forgotten."""
+        return 1.0
+
     @abstractmethod
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """Variance of the decoded prefix sum at leaf ``t``, in units of one node's variance."""

@@ -21,7 +21,7 @@ import numpy as np
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.strategy.base import Decoder, Encoder, Levels, NoiseProcess, State, Stepper, Strategy
 from rillet.strategy.signed_digit import IdentityDecoder, PrefixEncoder, PrefixStepper
-from rillet.strategy.tree import TreeDecoder
+from rillet.strategy.tree import TreeDecoder, several_in_tree
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class HonakerTree(Strategy):
         """``L·steps`` for Laplace noise, ``L·steps²`` for Gaussian noise."""
         power = 1 if self.law == "laplace" else 2
         return Fraction(leaves.bit_length() * steps**power)
+
+    def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+        """Leaves that are apart meet only in large nodes (docs/proofs/memory.md)."""
+        return several_in_tree(self.law, leaves, steps, count, apart)
 
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """``Σ v_ℓ`` over the ones of ``t``, ``v_ℓ = 2^ℓ/(2^(ℓ+1) − 1)``."""

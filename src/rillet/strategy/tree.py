@@ -39,6 +39,10 @@ class BinaryTree(Strategy):
         power = 1 if self.law == "laplace" else 2
         return Fraction(leaves.bit_length() * steps**power)
 
+    def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+        """Leaves that are apart meet only in large nodes (docs/proofs/memory.md)."""
+        return several_in_tree(self.law, leaves, steps, count, apart)
+
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """Number of ones in ``t``: as many nodes are added up."""
         return np.bitwise_count(t).astype(np.float64)
@@ -64,6 +68,18 @@ class BinaryTree(Strategy):
     ) -> Stepper:
         """The Fenwick tree one leaf at a time."""
         return TreeStepper(absorbed, encoder_state, decoder_state)
+
+
+def several_in_tree(law: str, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+    """``count`` leaves, ``apart`` from one another: at most ``⌈2^ℓ/apart⌉`` in a node of level ℓ.
+
+    The squares of one level's nodes sum up to at most ``count`` times the largest of these numbers.
+    """
+    levels = range(leaves.bit_length())
+    if law == "laplace":
+        return Fraction(len(levels) * count * steps)
+    together = sum(min(count, -(-(1 << level) // apart)) for level in levels)
+    return Fraction(count * together * steps**2)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, dataclass, field
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ LONGER = (16, 33, 64, 100)
 #: Leaves as large as this must still be summed exactly.
 LARGE_LEAF = 2**40
 LARGE_IMPULSE = 2**30
+#: Longer streams have too many ways to move several leaves.
+LONGEST_REPEATED = 5
 
 
 def check_strategy(
@@ -71,6 +74,7 @@ def check_strategy(
     for leaves in range(1, max_leaves + 1):
         probe = _Probe(strategy, leaves, largest_leaf)
         _check_sensitivity(probe, steps, linear=linear, tight=tight)
+        _check_repeated(probe, steps, linear=linear)
         _check_blocks(probe, _all_splits(leaves))
         _check_maps(probe, linear=linear, tolerance=tolerance)
         _check_variance(probe, variance_tolerance)
@@ -258,8 +262,9 @@ def _check_sensitivity(probe: _Probe, steps: int, *, linear: bool, tight: bool) 
         largest = found.l1 if strategy.law == "laplace" else found.squared_l2
         where = found.l1_witness if strategy.law == "laplace" else found.squared_l2_witness
     else:
-        largest, worst = _least_shift(probe, noise, steps)
-        where = f"leaf {worst}"  # type: ignore[assignment]
+        moves = np.eye(leaves, dtype=np.int64) * steps
+        largest, worst = _least_shift(probe, noise, moves)
+        where = f"moves of {worst}"  # type: ignore[assignment]
     if largest > claimed:
         raise probe.fail(
             "sensitivity", f"claims {claimed} for steps={steps}, but {where} move by {largest}"
@@ -270,16 +275,18 @@ def _check_sensitivity(probe: _Probe, steps: int, *, linear: bool, tight: bool) 
         )
 
 
-def _least_shift(probe: _Probe, noise: NDArray[np.float64], steps: int) -> tuple[Fraction, int]:
-    """Least norm of a shift of the draws that looks like one leaf moved by ``steps``.
+def _least_shift(
+    probe: _Probe, noise: NDArray[np.float64], moves: NDArray[np.int64]
+) -> tuple[Fraction, list[int]]:
+    """Least norm of a shift of the draws that looks like moved leaves; the largest of all moves.
 
-    Draws ``z`` and ``z + Δ`` with ``N·Δ = C·e·steps`` give the same release on the two neighbours,
+    Draws ``z`` and ``z + Δ`` with ``N·Δ = C·move`` give the same release on the two neighbours,
     so the norm of Δ is a sensitivity.  For Laplace noise a linear program finds the least.
     """
     encoder = probe.matrix_of_encoder()
-    largest, worst = Fraction(0), 0
-    for leaf in range(probe.leaves):
-        moved = encoder[:, leaf] * steps
+    largest, worst = Fraction(0), [0]
+    for move in moves:
+        moved = encoder @ move
         if probe.strategy.law == "laplace":
             doubled = np.hstack([noise, -noise])
             solved = linprog(np.ones(doubled.shape[1]), A_eq=doubled, b_eq=moved, method="highs")
@@ -288,12 +295,55 @@ def _least_shift(probe: _Probe, noise: NDArray[np.float64], steps: int) -> tuple
             shift, *_ = np.linalg.lstsq(noise, moved, rcond=None)
             possible, least = np.allclose(noise @ shift, moved), float(shift @ shift)
         if not possible:
-            raise probe.fail("sensitivity", f"no noise hides leaf {leaf + 1}")
+            raise probe.fail("sensitivity", f"no noise hides leaves that move by {move.tolist()}")
         # The optimum of an integer problem of this kind; whatever is not is kept, and shows.
         exact = Fraction(round(least)) if abs(least - round(least)) < 1e-7 else Fraction(least)
         if exact > largest:
-            largest, worst = exact, leaf + 1
+            largest, worst = exact, move.tolist()
     return largest, worst
+
+
+def _check_repeated(probe: _Probe, steps: int, *, linear: bool) -> None:
+    """Units that move several leaves, up or down: what is claimed must cover what is found."""
+    strategy, leaves = probe.strategy, probe.leaves
+    if leaves > LONGEST_REPEATED:
+        return
+    single = strategy.sensitivity(leaves, steps)
+    noise, _ = probe.matrix_of_noise()
+    independent = np.array_equal(noise, np.eye(leaves))
+    generator = np.random.default_rng(leaves)
+    streams = np.zeros((1 if linear else 4, leaves), np.int64)
+    streams[1:] = generator.integers(0, probe.largest_leaf, streams[1:].shape)
+    for most, apart in ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (leaves + 1, 1)):
+        claimed = strategy.repeated(leaves, steps, most, apart)
+        if most == 1 and claimed != single:
+            raise probe.fail("repeated", f"claims {claimed!r} for one leaf, not {single!r}")
+        moves = np.array(list(_moves(leaves, most, apart)), np.int64) * steps
+        if not independent:
+            largest, worst = _least_shift(probe, noise, moves)
+        else:
+            largest, worst = Fraction(0), [0]
+            for stream in streams:
+                before = probe.run(stream).nodes
+                for move in moves:
+                    moved = np.abs(probe.run(stream + move).nodes - before)
+                    power = 1 if strategy.law == "laplace" else 2
+                    found = Fraction(int(np.sum(moved**power)))
+                    if found > largest:
+                        largest, worst = found, move.tolist()
+        if largest > claimed:
+            raise probe.fail(
+                "repeated",
+                f"claims {claimed} for {most} leaves {apart} apart, but {worst} moves {largest}",
+            )
+
+
+def _moves(leaves: int, most: int, apart: int) -> Iterator[list[int]]:
+    """Every way to move up to ``most`` leaves that are apart, the first of them upwards."""
+    for move in product((0, 1, -1), repeat=leaves):
+        where = np.flatnonzero(move)
+        if 0 < len(where) <= most and move[where[0]] == 1 and np.all(np.diff(where) >= apart):
+            yield list(move)
 
 
 def _check_maps(probe: _Probe, *, linear: bool, tolerance: float) -> None:
@@ -315,9 +365,22 @@ def _check_maps(probe: _Probe, *, linear: bool, tolerance: float) -> None:
             raise probe.fail(
                 "linearity", "nodes of 3x + 1 are not 3 times those of x plus those of 1"
             )
-    missed = np.max(np.abs(whole.prefix - np.cumsum(exact_leaves)))
+    missed = np.max(np.abs(whole.prefix - _sums(probe, exact_leaves)))
     if missed > tolerance:
         raise probe.fail("exact decoding", f"noise-free prefix sums are wrong by {missed}")
+
+
+def _sums(probe: _Probe, exact_leaves: IntArray) -> NDArray[Any]:
+    """What decoded sums stand for: ``Σ_j θ^(t−j) x_j``; integers when nothing is forgotten."""
+    discount = probe.strategy.discount(probe.leaves)
+    if discount == 1:
+        return np.cumsum(exact_leaves)
+    sums, total = [], Fraction(0)
+    for exact_leaf in exact_leaves.tolist():
+        # Exactly, but for a rounding that no float shows: fractions would grow without end.
+        total = Fraction(round((total * Fraction(discount) + exact_leaf) * 2**64), 2**64)
+        sums.append(float(total))
+    return np.array(sums)
 
 
 def _check_variance(probe: _Probe, tolerance: float) -> None:
@@ -412,7 +475,8 @@ def _check_stepper(probe: _Probe, exact_leaves: IntArray, single: _Run) -> None:
 def _check_stated_numbers(strategy: Strategy, leaves: int) -> None:
     """What is stated is exact, positive and scales as a norm does."""
     one, seven = strategy.sensitivity(leaves, 1), strategy.sensitivity(leaves, 7)
-    exact = all(type(stated) is Fraction for stated in (one, seven))
+    several = strategy.repeated(leaves, 7, 2, 1)
+    exact = all(type(stated) is Fraction for stated in (one, seven, several))
     if not exact or not 0 < one <= seven:
         raise ContractViolation(
             "sensitivity", strategy, f"expected growing Fractions, found {one!r} and {seven!r}"

@@ -1,6 +1,7 @@
-"""Toeplitz strategies, best for Gaussian noise: the square root, and its buffered form (BLT)."""
+"""Toeplitz strategies, best for Gaussian noise: the square root, and buffered forms of it (BLT)."""
 
 from rillet.strategy.toeplitz.buffered import BufferedToeplitz
+from rillet.strategy.toeplitz.decayed import DecayedToeplitz
 from rillet.strategy.toeplitz.square_root import SquareRootToeplitz
 
-__all__ = ["BufferedToeplitz", "SquareRootToeplitz"]
+__all__ = ["BufferedToeplitz", "DecayedToeplitz", "SquareRootToeplitz"]

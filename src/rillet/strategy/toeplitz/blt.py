@@ -9,7 +9,8 @@ follows without cancellation:
 |---|---|
 | ``φ_i``, ``ψ_i`` | rates of encoder and decoder, in units of 2^-53; ``φ_1 < ψ_1 < φ_2 < …`` |
 | ``ω_i`` | ``c_0 = 1`` and ``c_j = Σ ω_i θ_i^(j−1)`` |
-| ``β_i`` | ``g_j = β_0 + Σ β_i λ_i^j``, the coefficients of ``g(z) = 1/((1 − z) c(z))`` |
+| ``θ`` | what is left of a leaf after one more: 1, or less where leaves are forgotten |
+| ``β_i`` | ``g_j = β_0 θ^j + Σ β_i λ_i^j``, the coefficients of ``g(z) = 1/((1 − θ z) c(z))`` |
 
 **Privacy.** Public numbers only.
 """
@@ -54,9 +55,13 @@ _CELL_SHIFT: Final = 52 - _CELL_BITS
 
 @dataclass(frozen=True)
 class Blt:
-    """One strategy: rates in units of 2^-53, increasing, encoder and decoder in turn."""
+    """One strategy: rates in units of 2^-53, increasing, encoder and decoder in turn.
+
+    ``forgetting``, in the same unit and below all of them, is ``1 − θ``.
+    """
 
     rates: tuple[int, ...]
+    forgetting: int = 0
 
     @property
     def buffers(self) -> int:
@@ -83,28 +88,64 @@ class Blt:
 
     @cached_property
     def beta(self) -> list[mpmath.mpf]:
-        """``β_0, β_1, …``: residues of ``g`` at 1 and at the zeros of ``c``, all positive."""
+        """``β_0, β_1, …``: residues of ``g`` at θ and at the zeros of ``c``, all positive."""
         with precision(PRECISION) as mp:
-            at_one = mp.fprod(self.phi) / mp.fprod(self.psi)
-            others = _residues(self.psi, self.phi)
-            return [at_one, *(-value / rate for value, rate in zip(others, self.psi, strict=True))]
+            own = mp.ldexp(self.forgetting, -53)
+            phi, psi = ([rate - own for rate in rates] for rates in (self.phi, self.psi))
+            others = _residues(psi, phi)
+            first = mp.fprod(phi) / mp.fprod(psi)
+            return [first, *(-value / rate for value, rate in zip(others, psi, strict=True))]
 
     def encoder_norm(self, leaves: int) -> mpmath.mpf:
         """``‖c‖₂`` over ``leaves`` coefficients, to a relative 2^-200."""
         with precision(PRECISION) as mp:
-            total = mp.mpf(1)
-            for weight, rate in zip(self.omega, self.phi, strict=True):
-                for other_weight, other in zip(self.omega, self.phi, strict=True):
+            return mp.sqrt(self.product(0, leaves))
+
+    def product(self, lag: int, count: int) -> mpmath.mpf:
+        """``Σ_{k < count} c_k c_{k + lag}``, to a relative 2^-200."""
+        with precision(PRECISION) as mp:
+            logs = [mp.log1p(-rate) for rate in self.phi]
+            faded = [mp.exp(lag * log) for log in logs]
+            total = mp.mpf(0 if lag else 1)
+            for weight, rate, log, left in zip(self.omega, self.phi, logs, faded, strict=True):
+                if lag:  # c_0 = 1 times c_lag
+                    total += weight * left / (1 - rate)
+                for other_weight, other, other_log in zip(self.omega, self.phi, logs, strict=True):
                     decay = rate + other - rate * other
-                    exponent = (leaves - 1) * (mp.log1p(-rate) + mp.log1p(-other))
-                    total -= weight * other_weight * mp.expm1(exponent) / decay
+                    lost = mp.expm1((count - 1) * (log + other_log))
+                    total -= weight * left * other_weight * lost / decay
+            return total
+
+    def repeated_norm(self, leaves: int, count: int, apart: int) -> mpmath.mpf:
+        """``‖Σ_{i < count} c(· − i·apart)‖₂`` over ``leaves`` nodes, to a relative 2^-200.
+
+        ``Σ_j Σ_{l ≤ j} product(l·apart, leaves − j·apart)``, those with ``l > 0`` twice, summed up
+        as geometric series.  Twice the usual precision: differences of rates near 0 cancel.
+        """
+        with precision(2 * PRECISION) as mp:
+            logs = [mp.log1p(-rate) for rate in self.phi]
+            rest = leaves - 1 - (count - 1) * apart  # nodes after the last of the leaves
+            total = mp.mpf(count)
+            for weight, log in zip(self.omega, logs, strict=True):
+                q = mp.exp(apart * log)  # c_0 of a leaf meets all earlier ones
+                met = q * (count * (1 - q) - (1 - q**count)) / (1 - q) ** 2
+                total += 2 * weight * mp.exp(-log) * met
+                for other_weight, other_log in zip(self.omega, logs, strict=True):
+                    both, s = log + other_log, mp.exp(apart * other_log)
+                    last = mp.exp(rest * both)
+                    alone = count - last * (1 - (q * s) ** count) / (1 - q * s)
+                    before = (1 - q**count) / (1 - q)
+                    before -= last * q ** (count - 1) * (1 - s**count) / (1 - s)
+                    both_ways = alone + 2 * q / (1 - q) * (alone - before)
+                    total += weight * other_weight * both_ways / -mp.expm1(both)
             return mp.sqrt(total)
 
     @cached_property
     def decoder_floats(self) -> tuple[FloatArray, FloatArray]:
-        """Weights ``β_0 … β_d`` and poles ``λ_1 … λ_d``; as rates, the poles are exact floats."""
+        """Weights ``β_0 … β_d`` and poles ``θ, λ_1 … λ_d``; as rates, the poles are exact."""
         weights = np.array([float(value) for value in self.beta])
-        return weights, np.array([float(2**53 - rate) * 2.0**-53 for rate in self.rates[1::2]])
+        rates = (self.forgetting, *self.rates[1::2])
+        return weights, np.array([float(2**53 - rate) * 2.0**-53 for rate in rates])
 
     def error_covariance(self, earlier: FloatArray, later: FloatArray) -> FloatArray:
         """``Σ_{j < earlier} g_j g_{j + later − earlier}``: covariance of two decoded sums.
@@ -112,7 +153,7 @@ class Blt:
         In units of one node's variance, by geometric series.
         """
         weights, _ = self.decoder_floats
-        rates = np.array([0.0, *(float(rate) for rate in self.psi)])  # the pole at 1 first
+        rates = np.array([self.forgetting * 2.0**-53, *(float(rate) for rate in self.psi)])
         logs = np.log1p(-rates)
         apart = np.abs(later - earlier)
         earlier = np.minimum(earlier, later) if np.any(later < earlier) else earlier

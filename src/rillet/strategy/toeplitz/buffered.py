@@ -9,7 +9,7 @@ in memory that does not grow.
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -22,6 +22,7 @@ from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
 from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
+from rillet.strategy.recurrence import filtered
 from rillet.strategy.toeplitz.blt import (
     FEWEST_BUFFERS,
     MOST_BUFFERS,
@@ -41,16 +42,94 @@ from rillet.strategy.toeplitz.encoder import (
 from rillet.strategy.toeplitz.stepper import BltStepper
 
 #: Nodes have this many bits more than it takes for all their roundings to weigh as much as a leaf.
-_ROUNDING_BITS: Final = 6
+ROUNDING_BITS: Final = 6
 
 
-@dataclass(frozen=True)
-class BufferedToeplitz(Strategy):
-    """A buffered linear Toeplitz (BLT) strategy: constant memory, the accuracy of the square root.
+class BltStrategy(Strategy):
+    """What all strategies of a plain BLT share; a subclass says which one it is.
 
     **Privacy.** Squared L2 sensitivity ``(steps·‖c̃‖ + (1 + 2E)·√(leaves − 1))²``: the column of the
     coefficients that the encoder really uses, and the rounding of every node it touches, for
-    inputs chosen adaptively too (docs/proofs/toeplitz.md).
+    inputs chosen adaptively too (docs/proofs/toeplitz.md); several leaves of one unit move nodes
+    the most when they come first, all in one direction (docs/proofs/memory.md).
+    """
+
+    #: Nodes lie on a lattice finer by ``2^bits``: the encoder takes leaves ``2^bits`` times as
+    #: large, and the decoder gives sums ``2^bits`` times as small.
+    bits = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_gaussian(self.law)
+
+    @abstractmethod
+    def blt(self, leaves: int) -> Blt:
+        """The rates for a stream of ``leaves`` leaves."""
+
+    @abstractmethod
+    def finer(self, bits: int) -> Strategy:
+        """The same strategy with nodes on a lattice finer by ``2^bits``."""
+
+    def constants(self, leaves: int) -> tuple[float, ...]:
+        """The rates."""
+        return self.blt(leaves).rates
+
+    def sensitivity(self, leaves: int, steps: int) -> Fraction:
+        """Square of the L2 norm, rounded up."""
+        norm, rounding = _column(self.blt(leaves), leaves)
+        return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
+
+    def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+        """Square of the L2 norm, rounded up; nodes are rounded once, however many leaves move."""
+        norm, rounding = _repeated(self.blt(leaves), leaves, count, apart)
+        return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
+
+    def weights(self, leaves: int, t: IntArray) -> FloatArray:
+        """``Σ_{j < t} g_j²``, to a relative 2^-21."""
+        return self.blt(leaves).error_variance(t) * 4.0**-self.bits
+
+    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
+        """``Σ_{j < earlier} g_j g_{j + later − earlier}``."""
+        first, second = np.asarray(earlier, np.float64), np.asarray(later, np.float64)
+        return self.blt(leaves).error_covariance(first, second) * 4.0**-self.bits
+
+    def encoder(self, leaves: int) -> Encoder:
+        """Exact fixed-point recurrences."""
+        return BltEncoder(encoder_tables(self.blt(leaves)), leaves, self.bits)
+
+    def decoder(self, leaves: int) -> Decoder:
+        """The inverse filter and the running sum, in partial fractions."""
+        return BltDecoder(self.blt(leaves), self.bits)
+
+    def stepper(
+        self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
+    ) -> Stepper:
+        """Both, one leaf at a time in plain integers and floats."""
+        blt = self.blt(leaves)
+        return BltStepper(blt, leaves, absorbed, encoder_state, decoder_state, self.bits)
+
+    def refined(self, leaves: int, steps: int, most: float) -> Strategy:
+        """Nodes so fine that their rounding adds about 2^-6 of ``steps`` to the norm, at most.
+
+        That takes ``2^bits·steps ≥ 2^6·√leaves``: usually no bits, but some for a long stream on a
+        coarse lattice, such as one without a known end.  (More would make draws slower.)
+        """
+        tables, bits = encoder_tables(self.blt(leaves)), 0
+        whole = largest_leaf(tables, leaves, 0)
+        while (
+            (steps << bits) ** 2 < leaves << 2 * ROUNDING_BITS
+            and 2 << bits <= most
+            and largest_leaf(tables, leaves, bits + 1) == whole
+        ):
+            bits += 1
+        return self.finer(bits) if bits else self
+
+
+@dataclass(frozen=True)
+class BufferedToeplitz(BltStrategy):
+    """A buffered linear Toeplitz (BLT) strategy: constant memory, the accuracy of the square root.
+
+    **Privacy.** As :class:`BltStrategy`.
 
     Parameters
     ----------
@@ -71,10 +150,6 @@ class BufferedToeplitz(Strategy):
     buffers: int | None = option(default=None, ge=FEWEST_BUFFERS, le=MOST_BUFFERS)
     name: ClassVar[str] = "buffered-toeplitz"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_gaussian(self.law)
-
     def blt(self, leaves: int) -> Blt:
         """The fitted rates for a stream of ``leaves`` leaves."""
         if self.buffers is not None:
@@ -83,106 +158,38 @@ class BufferedToeplitz(Strategy):
         few = 3 + (log_length > 10) + (log_length > 14)
         return blt_for(leaves, few if log_length <= 17 else MOST_BUFFERS)
 
-    def constants(self, leaves: int) -> tuple[float, ...]:
-        """The rates."""
-        return self.blt(leaves).rates
-
-    def sensitivity(self, leaves: int, steps: int) -> Fraction:
-        """Square of the L2 norm, rounded up."""
-        blt = self.blt(leaves)
-        return squared_sensitivity(
-            _column_norm(blt, leaves), steps, leaves, encoder_tables(blt).rounding
-        )
-
-    def weights(self, leaves: int, t: IntArray) -> FloatArray:
-        """``Σ_{j < t} g_j²``, to a relative 2^-21."""
-        return self.blt(leaves).error_variance(t)
-
-    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
-        """``Σ_{j < earlier} g_j g_{j + later − earlier}``."""
-        return self.blt(leaves).error_covariance(
-            np.asarray(earlier, np.float64), np.asarray(later, np.float64)
-        )
-
-    def encoder(self, leaves: int) -> Encoder:
-        """Exact fixed-point recurrences."""
-        return BltEncoder(encoder_tables(self.blt(leaves)), leaves)
-
-    def decoder(self, leaves: int) -> Decoder:
-        """The inverse filter and the running sum, in partial fractions."""
-        return BltDecoder(self.blt(leaves))
-
-    def stepper(
-        self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
-    ) -> Stepper:
-        """Both, one leaf at a time in plain integers and floats."""
-        return BltStepper(self.blt(leaves), leaves, absorbed, encoder_state, decoder_state)
-
-    def refined(self, leaves: int, steps: int, most: float) -> BufferedToeplitz:
-        """Nodes so fine that their rounding adds about 2^-6 of ``steps`` to the norm, at most.
-
-        That takes ``2^bits·steps ≥ 2^6·√leaves``: usually no bits, but some for a long stream on a
-        coarse lattice, such as one without a known end.  (More would make draws slower.)
-        """
-        tables, bits = encoder_tables(self.blt(leaves)), 0
-        whole = largest_leaf(tables, leaves, 0)
-        while (
-            (steps << bits) ** 2 < leaves << 2 * _ROUNDING_BITS
-            and 2 << bits <= most
-            and largest_leaf(tables, leaves, bits + 1) == whole
-        ):
-            bits += 1
-        return FineToeplitz(self.law, self.buffers, bits) if bits else self
+    def finer(self, bits: int) -> FineToeplitz:
+        """The same rates."""
+        return FineToeplitz(self.law, self.buffers, bits)
 
 
 @dataclass(frozen=True)
 class FineToeplitz(BufferedToeplitz):
-    """A buffered Toeplitz strategy whose nodes lie on a lattice finer by ``2^bits``.
-
-    It encodes leaves ``2^bits`` times as large, and decodes sums ``2^bits`` times as small.  A plan
-    takes it by itself (:meth:`BufferedToeplitz.refined`).
-    """
+    """A buffered Toeplitz strategy with finer nodes; a plan takes it by itself."""
 
     bits: int = 0
 
-    def sensitivity(self, leaves: int, steps: int) -> Fraction:
-        """That of leaves ``2^bits`` times as large."""
-        return super().sensitivity(leaves, steps << self.bits)
 
-    def weights(self, leaves: int, t: IntArray) -> FloatArray:
-        """Variance in units of one node's, which are smaller."""
-        return super().weights(leaves, t) * 4.0**-self.bits
-
-    def covariance(self, leaves: int, earlier: IntArray, later: IntArray) -> FloatArray:
-        """Covariance in units of one node's variance, which are smaller."""
-        return super().covariance(leaves, earlier, later) * 4.0**-self.bits
-
-    def encoder(self, leaves: int) -> Encoder:
-        """Exact fixed-point recurrences."""
-        return BltEncoder(encoder_tables(self.blt(leaves)), leaves, self.bits)
-
-    def decoder(self, leaves: int) -> Decoder:
-        """The inverse filter and the running sum, in partial fractions."""
-        return BltDecoder(self.blt(leaves), self.bits)
-
-    def stepper(
-        self, leaves: int, absorbed: int, encoder_state: State, decoder_state: State
-    ) -> Stepper:
-        """Both, one leaf at a time in plain integers and floats."""
-        blt = self.blt(leaves)
-        return BltStepper(blt, leaves, absorbed, encoder_state, decoder_state, self.bits)
+@lru_cache(maxsize=64)
+def _column(blt: Blt, leaves: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """``‖c̃‖``, with the coefficients as the encoder's tables hold them, rounded up; and ``2E``."""
+    tables = encoder_tables(blt)
+    with precision(PRECISION):
+        return blt.encoder_norm(leaves) + tables.deviation, tables.rounding
 
 
 @lru_cache(maxsize=64)
-def _column_norm(blt: Blt, leaves: int) -> mpmath.mpf:
-    """``‖c̃‖``: the norm of the coefficients as the encoder's tables hold them, rounded up."""
+def _repeated(blt: Blt, leaves: int, count: int, apart: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """The same for several columns added up; buffers are then rounded twice a span."""
+    tables = encoder_tables(blt)
     with precision(PRECISION):
-        return blt.encoder_norm(leaves) + encoder_tables(blt).deviation
+        norm = blt.repeated_norm(leaves, count, apart) + count * tables.deviation
+        return norm, 2 * tables.rounding
 
 
 @dataclass(frozen=True)
 class BltDecoder(Decoder):
-    """``1/((1 − z) c(z))`` in partial fractions: a running sum and ``d`` first-order filters.
+    """``1/((1 − θ z) c(z))`` in partial fractions: a running sum and ``d`` first-order filters.
 
     (The direct form of the same filter loses all its digits within some 10^7 leaves.)
     State: the weighted running sum, and for each filter what it carries to the next leaf.
@@ -210,47 +217,14 @@ class BltDecoder(Decoder):
         for begin in range(0, len(noisy), BLOCK):
             part = noisy[begin : begin + BLOCK].astype(np.float64)
             out = prefix[begin : begin + BLOCK]
-            np.multiply(part, weights[0], out=out)
-            out[0] += carried[0]
-            np.cumsum(out, out=out)
-            carried[0] = out[-1]
-            for i, pole in enumerate(poles):
-                filtered, carried[i + 1] = _filter(weights[i + 1], pole, part, carried[i + 1])
-                out += filtered
+            if poles[0] == 1:
+                np.multiply(part, weights[0], out=out)
+                out[0] += carried[0]
+                np.cumsum(out, out=out)
+                carried[0] = out[-1]
+            else:
+                out[:], carried[0] = filtered(weights[0], poles[0], part, carried[0])
+            for i in range(1, len(poles)):
+                added, carried[i] = filtered(weights[i], poles[i], part, carried[i])
+                out += added
         return (carried,), prefix
-
-
-def _filter(
-    weight: float, pole: float, values: FloatArray, carried: float
-) -> tuple[FloatArray, float]:
-    """``y_t = weight·x_t + carried``, ``carried ← pole·y_t``: each operation rounded by itself."""
-    if not _rounds_each_operation():
-        return _filter_slowly(weight, pole, values, carried)
-    from scipy.signal import lfilter  # More than half of rillet's start, and only needed here.
-
-    filtered, last = lfilter([weight], [1.0, -pole], values, zi=[carried])
-    return filtered, float(last[0])
-
-
-def _filter_slowly(
-    weight: float, pole: float, values: FloatArray, carried: float
-) -> tuple[FloatArray, float]:
-    filtered = np.empty_like(values)
-    for t, value in enumerate(values.tolist()):
-        filtered[t] = result = weight * value + carried
-        carried = pole * result
-    return filtered, carried
-
-
-@lru_cache(maxsize=1)
-def _rounds_each_operation() -> bool:
-    """Whether SciPy's filter was built without fused operations, which would round differently.
-
-    Blocks must give what single steps give; on a machine where they would not, the loop is used.
-    """
-    values = np.sqrt(np.arange(2.0, 66.0))
-    weight, pole = math.sqrt(0.2), math.sqrt(0.999)
-    from scipy.signal import lfilter
-
-    filtered, _ = lfilter([weight], [1.0, -pole], values, zi=[0.0])
-    return bool(np.array_equal(filtered, _filter_slowly(weight, pole, values, 0.0)[0]))

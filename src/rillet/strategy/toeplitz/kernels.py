@@ -177,13 +177,12 @@ def decode(
     weights: FloatArray, poles: FloatArray, carried: FloatArray, noisy: IntArray, prefix: FloatArray
 ) -> None:
     """The running sum and the filters; updates ``carried``."""
-    d = len(poles)
     for t in range(len(noisy)):
         value = np.float64(noisy[t])
         total = weights[0] * value + carried[0]
-        carried[0] = total
-        for i in range(d):
-            filtered = weights[i + 1] * value + carried[i + 1]
-            carried[i + 1] = poles[i] * filtered
+        carried[0] = poles[0] * total
+        for i in range(1, len(poles)):
+            filtered = weights[i] * value + carried[i]
+            carried[i] = poles[i] * filtered
             total += filtered
         prefix[t] = total

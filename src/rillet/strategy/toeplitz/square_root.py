@@ -56,6 +56,20 @@ class SquareRootToeplitz(Strategy):
             norm += mp.sqrt(leaves) * mp.ldexp(2, -_BITS)  # each coefficient is within 2 units
             return squared_sensitivity(norm, steps, leaves, mp.mpf(0))
 
+    def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
+        """All come first and move in one direction (docs/proofs/memory.md)."""
+        _check_length(leaves)
+        rows = -(-leaves // apart)
+        padded = np.zeros(rows * apart)
+        padded[:leaves] = square_root_coefficients(leaves)
+        columns = np.cumsum(padded.reshape(rows, apart), axis=0)  # Σ_i f(· − i·apart), all i
+        columns[count:] -= columns[:-count].copy()
+        with precision(PRECISION) as mp:
+            # A difference of two sums of at most 2^16 floats, below 2^9, is off by less than 2^-24.
+            norm = mp.sqrt(float(np.sum(columns.ravel()[:leaves] ** 2)) * (1 + 2.0**-30))
+            norm += mp.sqrt(leaves) * (mp.ldexp(1, -24) + count * mp.ldexp(2, -_BITS))
+            return squared_sensitivity(norm, steps, leaves, mp.mpf(0))
+
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """``Σ_{k < t} f_k²``."""
         running = np.cumsum(square_root_coefficients(leaves) ** 2)

@@ -73,10 +73,10 @@ class BltStepper(Stepper):
         weights = weights * 2.0**-bits
         carried: list[float] = decoder_state[0].tolist()
         self._sum, self._carried = carried[0], carried[1:]
-        self._sum_weight = float(weights[0])
-        self._filters: list[tuple[float, float]] = list(
-            zip(weights[1:].tolist(), poles.tolist(), strict=True)
+        filters: list[tuple[float, float]] = list(
+            zip(weights.tolist(), poles.tolist(), strict=True)
         )
+        (self._sum_weight, self._sum_pole), *self._filters = filters
 
     def step(self, exact_leaf: int, noise: int) -> float:
         """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
@@ -95,7 +95,8 @@ class BltStepper(Stepper):
 
     def _decode(self, noisy: int) -> float:
         value = float(noisy)
-        self._sum = prefix = self._sum_weight * value + self._sum
+        prefix = self._sum_weight * value + self._sum
+        self._sum = self._sum_pole * prefix
         carried = self._carried
         for i, (weight, pole) in enumerate(self._filters):
             filtered = weight * value + carried[i]
