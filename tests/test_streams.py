@@ -15,6 +15,8 @@ from helpers.streams import (
     all_releases,
     awkward_values,
     baseline,
+    looks_back,
+    made,
     paper,
     recorded,
     small_chunks,
@@ -22,6 +24,7 @@ from helpers.streams import (
 )
 from rillet import (
     BinaryTree,
+    Mean,
     NotReady,
     Plan,
     Secret,
@@ -46,7 +49,12 @@ def make_plan(kind: str, every: int, lower: float, missing: str | float) -> Plan
     common: dict[str, Any] = {"every": every, "lower": lower, "missing": missing}
     learning = {"epsilon": 1.0, "delta": 2**-20, "upper": 100.0, "length": n, "lag": n // 4}
     if kind in STRATEGIES.own:
-        return baseline(n, strategy=STRATEGIES.get(kind, "kind")(), delta=2**-20, **common)
+        strategy = made(kind)
+        statistic = Mean(**looks_back(strategy, lambda leaves: leaves * every))
+        return baseline(n, strategy=strategy, statistic=statistic, delta=2**-20, **common)
+    if kind in FORGETTING:
+        memory = {name: leaves * every for name, leaves in FORGETTING[kind].items()}
+        return Plan(**learning, **common, statistic=Mean(**memory), threshold=TailHistogram())
     if kind in LEARNERS:
         return Plan(**learning, **common, threshold=LEARNERS[kind])
     if kind == "backfill":
@@ -64,7 +72,9 @@ LEARNERS: dict[str, Threshold] = {
     "refreshed": TailHistogram(),
     "refreshed, two sides": TailHistogram(two_sided=True),
 }
-KINDS = [*LEARNERS, "backfill", *STRATEGIES.own, "gaussian", "endless"]
+#: Learned ranges, in leaves: their segments repeat, and windows are longer or shorter than those.
+FORGETTING = {"window": {"window": 2}, "long window": {"window": 30}, "half-life": {"half_life": 1}}
+KINDS = [*LEARNERS, *FORGETTING, "backfill", *STRATEGIES.own, "gaussian", "endless"]
 #: What to do next with a stream, and for how many observations.
 ACTS = some.tuples(
     some.sampled_from(["block", "one by one", "restart", "restart with own secret", "ask"]),

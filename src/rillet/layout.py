@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -26,13 +27,17 @@ from rillet.gather.gate import GateRule
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.noise import FloatArray, IntArray
 from rillet.privacy import Charges, Cost, Event, Guarantee, Person
-from rillet.statistic import Leaf, Range, Setting, Statistic, Totals, Units
+from rillet.statistic import Leaf, Memory, Range, Setting, Statistic, Totals, Units
 from rillet.strategy import Mechanism, Strategy
 from rillet.threshold import FixedThreshold, Outlook, Threshold
 
+#: From the leaf after this one on, what lattice units are worth.
+Worth: TypeAlias = tuple[int, Units]
+#: What the noise of a segment long ago still weighs, where it counts for nothing any more.
+_FORGOTTEN: Final = 1e-9
 #: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
 #: changes what is released; a test pins releases of every mechanism under it.
-MECHANISM_VERSION: Final = 2
+MECHANISM_VERSION: Final = 3
 #: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys; with more than some thousand of them fewer, since stored state
@@ -100,6 +105,8 @@ class Layout:
     backfill: bool
     threshold: Threshold
     threshold_budget: Fraction
+    #: What the first look costs a unit.
+    threshold_cost: Cost
     warm_up: Mechanism | None
     main: Mechanism | None
     segments: tuple[Segment, ...]
@@ -115,6 +122,11 @@ class Layout:
     #: What is protected, if not a single observation, and in ticks what is used of each.
     unit: Person | None = None
     gate: GateRule | None = None
+    memory: Memory = field(default_factory=Memory)
+    #: Noise of the first look, where it is Gaussian: else the threshold adds its own.
+    first_look: LookNoise | None = None
+    #: Whether segments like the last one follow each other up to ``length``.
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -144,8 +156,9 @@ class Layout:
 
     @cached_property
     def warm_up_leaf(self) -> Leaf:
-        """The same in the warm-up, whose noise is always Laplace's."""
-        return self.statistic.leaf(replace(self.setting, law="laplace"))
+        """The same in the warm-up, whose noise may have another law."""
+        law = "laplace" if self.warm_up is None else self.warm_up.strategy.law
+        return self.statistic.leaf(replace(self.setting, law=law))
 
     @cached_property
     def largest_leaf(self) -> int:
@@ -210,14 +223,17 @@ class Layout:
             "setting": asdict(self.setting),
             "clock": None if self.clock is None else asdict(self.clock),
             "missing_value": self.missing_value,
+            "memory": asdict(self.memory),
             "threshold": _identity(self.threshold),
             "threshold_budget": str(self.threshold_budget),
+            "first_look": None if self.first_look is None else self.first_look.scale,
             "warm_up": None if self.warm_up is None else _calibrated(self.warm_up),
             "main": None if self.main is None else _calibrated(self.main),
             "segments": [
                 [part.last, part.steps, None if part.look is None else part.look.scale]
                 for part in self.segments
             ],
+            "repeats": self.repeats,
             "ratchet_every": self.ratchet_every,
             "shared": None
             if shared is None
@@ -275,19 +291,39 @@ class Layout:
 
     def segment_at(self, t: int) -> Segment:
         """Segment that observation ``t`` (after the lag) belongs to."""
-        return self.segments[bisect_left(self._segment_ends, t)]
+        last = self.segments[-1]
+        if t <= last.last or not self.repeats:
+            return self.segments[bisect_left(self._segment_ends, t)]
+        span = last.last - last.first + 1
+        first = t - (t - last.first) % span
+        end = min(first + span - 1, self.length)
+        look = last.look and replace(last.look, observations=end - first + 1)
+        return replace(last, first=first, last=end, look=look)
 
-    def outlook(self, t: int, observed: float | None = None) -> Outlook:
+    def looks_between(self, t: int, last: int) -> Iterator[tuple[int, LookNoise]]:
+        """The looks after ``t`` observations and before ``last`` leaves are complete."""
+        while t < self.length:
+            segment = self.segment_at(t + 1)
+            t = segment.last
+            if self.complete_leaves(t) >= last:
+                return
+            if segment.look is not None:
+                yield t, segment.look
+
+    def outlook(self, t: int, rate: float | None = None) -> Outlook:
         """What is still to come after the look at ``t``: public numbers for the next range.
 
         A range is chosen for the stream's end; where no end is known, for four times the next
-        look, when it will have been chosen again twice.  By the clock ``observed`` is the released
-        number of observations so far, and as many are expected for each tick to come.
+        look, when it will have been chosen again twice; and for a window or a half-life, for what
+        they look back on.  By the clock ``rate`` is the released number of observations in a tick,
+        and as many are expected in those to come.
         """
         until = self.length if t >= self.length else self.segment_at(t + 1).last
         horizon = self.length if self.length_is_known else min(self.length, 4 * until)
         variance = 0.0
-        if self.main is not None and self.length_is_known:
+        if self.main is not None and self.memory.forgets:
+            variance = self.unit_variance(self.main.leaves)
+        elif self.main is not None and self.length_is_known:
             variance = self.main.typical_unit_variance
         elif self.main is not None:
             leaf = max(1, self.complete_leaves(horizon) - 1)  # not a round number
@@ -296,9 +332,18 @@ class Layout:
         whole_steps = last_steps if self.main is None else self.main.steps
         noise = variance**0.5 * whole_steps / last_steps * self.leaf.noise_factor
 
-        def observations(time: int) -> int:
-            return time if observed is None else max(1, round(observed * time / t))
+        def observations(time: float) -> int:
+            return int(time) if rate is None else max(1, round(rate * time))
 
+        if self.memory.forgets:
+            span = float(self.remembered(self.length))
+            return Outlook(
+                length=observations(span),
+                until=observations(min(until - t, span)),
+                after=0,
+                noise_per_unit=noise,
+                forgets=True,
+            )
         return Outlook(
             length=observations(horizon),
             until=observations(until),
@@ -306,7 +351,57 @@ class Layout:
             noise_per_unit=noise,
         )
 
+    # --- what a statistic looks back on ------------------------------------------------------------
+
+    @cached_property
+    def discount(self) -> float:
+        """What a leaf still counts one leaf later: 1 but for a half-life."""
+        return 1.0 if self.main is None else self.main.strategy.discount(self.main.leaves)
+
+    def remembered(self, t: Any, after: int | None = None) -> Any:
+        """How many observations (ticks) a release at ``t`` looks back on, each with its weight.
+
+        ``after``: only those after so many.  Of a number or of an array.
+        """
+        memory = self.memory
+        if not memory.forgets:
+            return t if after is None else t - after
+        begin = self.lag if after is None else after
+        leaves = -(-(t - begin) // self.every)
+        if memory.window is not None:
+            if after is not None:
+                return t - after
+            return t - begin - np.maximum(0, leaves - memory.window) * self.every
+        theta = self.discount
+        in_last = t - begin - (leaves - 1) * self.every
+        before = theta * -np.expm1((leaves - 1) * np.log(theta)) / (1 - theta)
+        return np.where(leaves > 0, in_last + self.every * before, 0.0)
+
+    def kept(self, t: Any, after: int) -> Any:
+        """What a total that stood after ``after`` observations still counts at ``t``."""
+        if self.memory.half_life is None:
+            return 1.0
+        return self.discount ** (self.leaf_of(t) - self.leaf_of(after) * 1.0)
+
+    def still_felt(self, worth: Sequence[Worth], leaf: int) -> tuple[Worth, ...]:
+        """Those of the worths so far that leaves after ``leaf`` still depend on."""
+        oldest = leaf
+        if self.memory.window is not None:
+            oldest = leaf - self.memory.window
+        elif self.memory.half_life is not None:
+            oldest = leaf - math.ceil(math.log(_FORGOTTEN) / math.log(self.discount))
+        else:
+            return tuple(worth)
+        ended = sum(following <= oldest for following, _ in worth[1:])
+        return tuple(worth[ended:])
+
     # --- accuracy --------------------------------------------------------------------------------
+
+    def unit_variance(self, leaf: int) -> float:
+        """Noise variance of the first reading at a leaf, in clipping ranges, as if all were one."""
+        assert self.main is not None
+        worth = ((1 / self.main.steps,),)
+        return float(self.covariances(np.array([leaf]), [(0, worth)])(0, 0)[0])
 
     @cached_property
     def warm_up_unit_variance(self) -> float:
@@ -316,50 +411,22 @@ class Layout:
         return float(self.warm_up.unit_variance(self.warm_up.leaves)[0])
 
     def covariances(
-        self, leaves: IntArray, units: Sequence[Units], warm_up: Units = ()
+        self, leaves: IntArray, worth: Sequence[Worth], warm_up: Units = ()
     ) -> Callable[[int, int], FloatArray]:
         """Covariance of the noise of two readings at leaves of one segment, as a function of them.
 
-        ``units`` has the worth of lattice units in each segment so far, the leaves' own last, and
-        ``warm_up`` in the warm-up.  With E_c(t) the noise of column c's prefix, the error of a
-        reading is Σ_c w_c,J·E_c(t) + Σ_j (w_c,j − w_c,j+1)·E_c(T_j), T_j the last leaf of segment j
-        and J the last segment.
+        ``worth`` says what lattice units have been worth, the leaves' own last, and ``warm_up`` in
+        the warm-up.  With E_c(t) the noise of column c's prefix and θ the discount, the error of a
+        running reading is Σ_c w_c,J·E_c(t) + Σ_j (w_c,j − w_c,j+1)·θ^(t − T_j)·E_c(T_j), T_j the
+        last leaf with the worth w_c,j and J the last; that of a window is the difference of two.
         """
-        main = self.main
-        assert main is not None
-        strategy, count = main.strategy, main.leaves
-        worth = np.array(units)
-        change = worth[:-1] - worth[1:]
-        changed = np.flatnonzero(change.any(axis=(1, 2)))
-        ends = np.array([self.complete_leaves(self.segments[j].last) for j in changed], np.int64)
-        change, now = change[changed], worth[-1]
+        terms = _Terms(self, np.asarray(leaves), worth)
         first = np.array(warm_up)
-        known: dict[str, Any] = {}
-
-        def parts() -> tuple[FloatArray, list[FloatArray], FloatArray]:
-            if not known:
-                known["own"] = strategy.weights(count, leaves) * main.node_variance
-                known["with"] = [
-                    strategy.covariance(count, end, leaves) * main.node_variance for end in ends
-                ]
-                known["among"] = np.zeros((0, 0))
-                if len(ends):
-                    low, high = np.minimum.outer(ends, ends), np.maximum.outer(ends, ends)
-                    known["among"] = strategy.covariance(count, low, high) * main.node_variance
-            return known["own"], known["with"], known["among"]
 
         def covariance(one: int, other: int) -> FloatArray:
-            own, with_ends, among = parts()
-            constant = 0.0
+            found = terms.covariance(one, other)
             if len(first):
-                constant = float(first[one] @ first[other]) * self._warm_up_node_variance
-            if len(ends):
-                constant += float(np.sum(among * (change[:, one] @ change[:, other].T)))
-            found = own * float(now[one] @ now[other])
-            for covariance_with_end, of_change in zip(with_ends, change, strict=True):
-                both = now[one] @ of_change[other] + now[other] @ of_change[one]
-                found += covariance_with_end * float(both)
-            found += constant
+                found += float(first[one] @ first[other]) * self._warm_up_node_variance
             return found
 
         return covariance
@@ -382,11 +449,13 @@ class Layout:
         """
         steps = [segment.steps for segment in self.segments]
         weights = weights or (1 / steps[0],)
+        begins = (0, *(self.complete_leaves(end) for end in self._segment_ends))
         unit = weights[-1] * steps[len(weights) - 1]
         warm_up: Units = ()
         if self.warm_up is not None:
             warm_up = ((weights[0] * steps[0] / self.warm_up.steps,),)
-        found = self.covariances(leaves, [((weight,),) for weight in weights], warm_up)(0, 0)
+        worth = [(begin, ((weight,),)) for begin, weight in zip(begins, weights, strict=False)]
+        found = self.covariances(leaves, worth, warm_up)(0, 0)
         return np.sqrt(np.maximum(found, 0.0)) / unit
 
     def unit_std_at(self, t: Any) -> Any:
@@ -417,8 +486,10 @@ class Layout:
 
     @property
     def first_release(self) -> int:
-        """``t`` of the first release."""
-        return self.lag or min(self.every, self.length)
+        """``t`` of the first release: of the warm-up, where its sum is released."""
+        if self.lag and self.warm_up is not None:
+            return self.lag
+        return min(self.lag + self.every, self.length)
 
     def expected_noise(
         self, t: Any, clipping: Range, rate: float | None = None, mean: float | None = None
@@ -436,12 +507,14 @@ class Layout:
         times = np.asarray(t)
         leaves = self._leaves_released_by(times).ravel()
         mean = clipping.lower if mean is None else min(max(mean, clipping.lower), clipping.upper)
-        observations = times.ravel() * (1.0 if self.clock is None else rate or np.nan)
+        remembered = self.remembered(times.ravel())
+        observations = remembered * (1.0 if self.clock is None else rate or np.nan)
         warm_up = self._warm_up_units(clipping)
         units = self._expected_units(clipping, mean)
         # What stands at a time was released in the segment of its last leaf; 0 is the warm-up.
         released = np.minimum(self.lag + leaves * self.every, self.length)
-        segment_of = np.where(leaves, 1 + np.searchsorted(self._segment_ends, released), 0)
+        segment_of = 1 + np.searchsorted(self._segment_ends[:-1], released)
+        segment_of = np.where(leaves, segment_of, 0)
         found: dict[str, FloatArray] = {}
         for number in np.unique(segment_of).tolist():
             here = segment_of == number
@@ -451,8 +524,8 @@ class Layout:
                 covariance = self._covariances_of_warm_up(int(here.sum()), warm_up)
             leaf = self.leaf if number else self.warm_up_leaf
             totals = Totals(
-                times.ravel()[here] if self.clock is None else None,
-                leaf.totals(observations[here], mean, len(units[0] if number else warm_up)),
+                remembered[here] if self.clock is None else None,
+                leaf.totals(observations[here], mean, len(units[0][1] if number else warm_up)),
                 covariance,
                 clipping,
                 np.ones(int(here.sum()), bool) if leaf.may_be_complete else None,
@@ -465,14 +538,14 @@ class Layout:
             return {name: stds.reshape(times.shape) for name, stds in found.items()}
         return {name: float(stds[0]) for name, stds in found.items()}
 
-    def _expected_units(self, clipping: Range, mean: float) -> list[Units]:
+    def _expected_units(self, clipping: Range, mean: float) -> list[Worth]:
         """What lattice units are worth in each segment, if the mean is this one."""
         share = self.statistic.count_share((mean, 1.0), clipping)
         shares = [share] * len(self.segments)
         if self.warm_up is None:
             shares[:1] = [0.5]  # nothing is released yet that could tell
         return [
-            self.leaf.units(self.grid(clipping, segment, share))
+            (self.leaf_of(segment.first) - 1, self.leaf.units(self.grid(clipping, segment, share)))
             for segment, share in zip(self.segments, shares, strict=True)
         ]
 
@@ -513,17 +586,19 @@ class Layout:
             # Which observations of a key were among the first of all is not followed up: all pay.
             label = f"threshold of all keys ({self.shared.threshold.name})"
             events.append(Event(label, self.shared.cost, 1, None))
+        if lag:
+            label = f"threshold ({self.threshold.name})"
+            events.append(Event(label, self.threshold_cost, 1, lag, lag))
         if self.warm_up is not None:
-            cost = self.threshold.cost(self.threshold_budget, self.guarantee.delta)
-            events.append(Event(f"threshold ({self.threshold.name})", cost, 1, lag, lag))
             first = f"{lag:,}" if self.clock is None else f"{lag:,} ticks"
             label = f"sum of the first {first} ({self._describe(self.warm_up)})"
             events.append(Event(label, self.warm_up.cost, 1, lag, lag))
         for segment in self.segments:
             assert self.main is not None
-            known = self.length_is_known or segment is not self.segments[-1]
-            last = segment.last if known else None
-            label = f"running sum ({self._describe(self.main)})"
+            last: int | None = segment.last
+            if segment is self.segments[-1]:
+                last = self.length if self.length_is_known else None
+            label = f"sums ({self._describe(self.main)})"
             events.append(Event(label, segment.cost, segment.first, last))
             if segment.look is not None:
                 events.append(Event("threshold again", segment.look.cost, segment.first, last))
@@ -544,6 +619,91 @@ class Layout:
         """What the worst-off observation pays."""
         worst = self.charges().worst()
         return Cost() if worst is None else worst.cost
+
+
+class _Terms:
+    """The noise of readings at some leaves, as a sum of prefix noises at other leaves.
+
+    Some of these are fixed, the last ones before the worth of lattice units changed; others move
+    with the leaf of the reading: that leaf itself, and for a window the last one before it.  What
+    each column's prefix noise counts for each reading is an array (leaves or 1, readings, columns).
+    """
+
+    def __init__(self, layout: Layout, leaves: IntArray, worth: Sequence[Worth]) -> None:
+        assert layout.main is not None
+        self._main, self._leaves = layout.main, leaves
+        begins, units = np.array([begin for begin, _ in worth]), np.array([w for _, w in worth])
+        change = units[:-1] - units[1:]
+        changed = np.flatnonzero(change.any(axis=(1, 2)))
+        window, theta = layout.memory.window, layout.discount
+        if window is not None and len(changed) and len(leaves):
+            changed = changed[begins[changed + 1] >= leaves[0] - window]
+        self._ends, self._change = begins[changed + 1], change[changed]
+        self._felt: FloatArray = np.ones((1, len(changed)))
+        if window is not None:
+            self._felt = (self._ends >= leaves[:, None] - window).astype(np.float64)
+        elif theta != 1.0:
+            self._felt = np.power(theta, leaves[:, None] - self._ends.astype(np.float64))
+        self._moving: list[tuple[IntArray, FloatArray]] = [(leaves, units[-1:])]
+        if window is not None and len(leaves) and leaves[-1] > window:
+            before = np.maximum(leaves - window, 1)  # where there is none yet, it counts nothing
+            in_force = np.searchsorted(begins, before, side="left") - 1
+            counts = (leaves > window)[:, None, None]
+            self._moving.append((before, -units[in_force] * counts))
+
+    def _covariance(self, one: Any, other: Any) -> FloatArray:
+        """Covariance of the prefix noises at some leaves."""
+        strategy, leaves = self._main.strategy, self._main.leaves
+        found = (
+            strategy.weights(leaves, one)
+            if one is other
+            else strategy.covariance(leaves, np.minimum(one, other), np.maximum(one, other))
+        )
+        return found * self._main.node_variance
+
+    @cached_property
+    def _among_moving(self) -> list[tuple[int, int, FloatArray]]:
+        times = [time for time, _ in self._moving]
+        return [
+            (i, j, self._covariance(times[i], times[j]))
+            for i in range(len(times))
+            for j in range(i, len(times))
+        ]
+
+    @cached_property
+    def _with_ends(self) -> list[list[FloatArray]]:
+        return [[self._covariance(end, time) for end in self._ends] for time, _ in self._moving]
+
+    @cached_property
+    def _among_ends(self) -> FloatArray:
+        if not len(self._ends):
+            return np.zeros((0, 0))
+        low, high = (
+            np.minimum.outer(self._ends, self._ends),
+            np.maximum.outer(self._ends, self._ends),
+        )
+        return (
+            self._main.strategy.covariance(self._main.leaves, low, high) * self._main.node_variance
+        )
+
+    def covariance(self, one: int, other: int) -> FloatArray:
+        """Covariance of the noise of two readings."""
+        found = np.zeros(len(self._leaves))
+        for i, j, between in self._among_moving:
+            first, second = self._moving[i][1], self._moving[j][1]
+            both = (first[:, one] * second[:, other]).sum(-1)
+            if i != j:
+                both = both + (first[:, other] * second[:, one]).sum(-1)
+            found += both * between
+        for (_, counts), with_ends in zip(self._moving, self._with_ends, strict=True):
+            for end, between in enumerate(with_ends):
+                change = self._change[end]
+                both = counts[:, one] @ change[other] + counts[:, other] @ change[one]
+                found += both * self._felt[:, end] * between
+        if len(self._ends):
+            among = self._among_ends * (self._change[:, one] @ self._change[:, other].T)
+            found += ((self._felt @ among) * self._felt).sum(-1)
+        return found
 
 
 def _identity(part: Statistic | Threshold | Strategy) -> dict[str, Any]:

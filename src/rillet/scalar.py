@@ -49,14 +49,14 @@ class ScalarRun:
         self._layout, self._key, self._begun, self._anchor = layout, key, state, anchor
         leaf = layout.leaf
         self._contribute = leaf.contributor(grid_of(state))
-        self._units, self._offsets = state.units[-1], leaf.offsets(anchor.range)
-        self._corrected = leaf.corrected if anchor.corrects else ()
+        self._units, self._offsets = state.worth[-1][1], leaf.offsets(anchor.range)
+        self._corrects = bool(leaf.corrected) and anchor.corrects
         self._complete = state.complete if leaf.may_be_complete else None
         self._first_leaf = layout.leaf_of(state.t + 1)
         _, draws = draw_nodes(layout, state, self._first_leaf, count)
         self._draws: list[list[int]] = [nodes.tolist() for nodes in draws]
         leaves = np.arange(self._first_leaf, self._first_leaf + count)
-        self._covariances = layout.covariances(leaves, state.units, state.warm_up_units)
+        self._covariances = layout.covariances(leaves, state.worth, state.warm_up_units)
         self._known: dict[tuple[int, int], list[float]] = {}
         steppers = [
             mechanism.strategy.stepper(mechanism.leaves, self._first_leaf - 1, encoder, decoder)
@@ -82,7 +82,7 @@ class ScalarRun:
     @classmethod
     def begin(cls, layout: Layout, key: Key, state: StreamState) -> ScalarRun | None:
         """Begin a run that ends with the chunk; None when only blocks will do."""
-        if layout.main is None or layout.clock is not None:
+        if layout.main is None or layout.clock is not None or layout.memory.forgets:
             return None
         if state.t >= _last_scalar(layout, state):
             return None
@@ -133,9 +133,8 @@ class ScalarRun:
             stepper.step(units, draws[done])
             for stepper, units, draws in zip(self._steppers, exact_units, self._draws, strict=True)
         ]
-        sums = read(self._anchor, self._units, self._offsets, t, prefixes)
-        if self._corrected:
-            add_back(self._corrected, self._anchor, t, sums)
+        sums = read(self._layout, self._anchor, self._units, self._offsets, t, prefixes)
+        add_back(self._layout, self._anchor, t, sums)
         return sums
 
     def _decode_column(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
@@ -146,7 +145,7 @@ class ScalarRun:
         anchor = self._anchor
         if self._offset:
             total += self._offset * (t - anchor.after)
-        if self._corrected:
+        if self._corrects:
             total += anchor.removed + anchor.removed_each * (t - anchor.after)
         return [total]
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.gather.grid import LARGEST_SUM, Grid
-from rillet.layout import Layout, LookNoise, Segment
+from rillet.layout import Layout, LookNoise, Segment, Worth
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Column, Key, Release, Releases
 from rillet.statistic import Range, Totals, Units
@@ -41,6 +41,8 @@ _AT_A_TIME: Final = 2**16
 _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
 _EXPLAINED: Final = 2.5
+#: A statistic that forgets chooses its range by the last so many looks.
+_LOOKS_KEPT: Final = 4
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,12 @@ class StreamState:
 
     ``exact_partial`` is the sum of the leaf that is not complete yet, ``exact_counts`` the counts
     from which the range will be learned again; the encoders hold exact sums of open nodes only,
-    the decoders noisy values only.  ``looks`` are released measurements, ``units`` the worth of a
-    lattice unit in each segment and ``warm_up_units`` in the warm-up; ``cut`` are the steps of the
-    lattice in force, and what an observation counts on it.  ``complete`` says whether no value is
-    taken to be missing.  By the clock ``raw_held`` are values of ticks that are not open yet, and
-    their ticks.
+    the decoders noisy values only.  ``looks`` are released measurements, ``worth`` what lattice
+    units have been worth, as far as it is still felt, and ``warm_up_units`` in the warm-up; ``cut``
+    are the steps of the lattice in force, and what an observation counts on it.  ``complete`` says
+    whether no value is taken to be missing.  ``before`` are the running readings at the last leaves
+    of a window, the earliest first.  By the clock ``raw_held`` are values of ticks that are not
+    open yet, and their ticks.
 
     ``ahead`` is set where the key in force has been destroyed already: the noise that was still to
     be drawn from it.  ``secret`` is then that of the next ratchet step, ``processes`` the states
@@ -104,10 +107,11 @@ class StreamState:
     exact_counts: IntArray | None = field(default=None, repr=False)
     looks: tuple[Look, ...] = field(default=(), repr=False)
     ranges: tuple[Range, ...] = ()
-    units: tuple[Units, ...] = ()
+    worth: tuple[Worth, ...] = ()
     warm_up_units: Units = ()
     cut: tuple[int, int] = (1, 0)
     complete: bool = True
+    before: FloatArray | None = field(default=None, repr=False)
     raw_held: tuple[FloatArray, IntArray] | None = field(default=None, repr=False)
     encoders: States = field(default=(), repr=False)
     decoders: States = field(default=(), repr=False)
@@ -253,23 +257,18 @@ def _finish_warm_up(
     warm-up's.  The total is clipped to the learned range too: unclipped it could move by the whole
     public range.
     """
-    mechanism, leaf = layout.warm_up, layout.warm_up_leaf
-    assert mechanism is not None
     raw_values = np.concatenate([np.empty(0), *state.raw_buffer])
-    look = layout.threshold.measure(
-        counted(layout, raw_values),
-        layout.bounds,
-        layout.threshold_budget,
-        layout.guarantee.delta,
-        state.secret,
-        layout.setting,
-    )
-    observed = None
+    look, rate = _first_look(layout, state, counted(layout, raw_values)), None
     if layout.clock is None:
         look = replace(look, observations=layout.lag)  # public, whatever is missing
     else:
-        observed = look.observations
-    state, anchor = _judge(layout, state, look, layout.lag, observed)
+        rate = look.observations / layout.lag
+    state, anchor = _judge(layout, state, look, layout.lag, rate)
+    state = state.but(raw_buffer=(), anchor=anchor, ranges=(anchor.range,))
+    mechanism, leaf = layout.warm_up, layout.warm_up_leaf
+    if mechanism is None:
+        anchor = replace(anchor, after=layout.lag, prefixes=(0.0,) * leaf.width)
+        return _begin_main(layout, state.but(anchor=anchor)), no_releases(layout, key)
     grid = Grid(anchor.range.lower, anchor.range.upper, *leaf.cut(mechanism.steps))
     zero = (0,) * leaf.width
     every = layout.lag if layout.clock is not None else layout.warm_up_every
@@ -291,7 +290,7 @@ def _finish_warm_up(
         prefixes.append(decoder.decode(decoder.start(), 1, exact_nodes + noise)[1])
     units, offsets = leaf.units(grid), leaf.offsets(anchor.range)
     nothing = replace(anchor, sums=(0.0,) * len(units), prefixes=(0.0,) * leaf.width)
-    sums = read(nothing, units, offsets, t, [prefix * 1.0 for prefix in prefixes])
+    sums = read(layout, nothing, units, offsets, t, [prefix * 1.0 for prefix in prefixes])
     variance = strategy.weights(leaves, np.arange(1, count + 1)) * mechanism.node_variance
 
     def covariance(one: int, other: int) -> FloatArray:
@@ -325,14 +324,37 @@ def _finish_warm_up(
     )
     last = releases[-1:]
     state = state.but(
-        raw_buffer=(),
         anchor=anchor,
-        ranges=(anchor.range,),
         warm_up_units=units,
         backfill=releases if layout.backfill else None,
         latest=Release(key, layout.lag, int(last.at.view(np.int64)[0]), (lambda: last[-1].rows,)),
     )
     return _begin_main(layout, state), last
+
+
+def _first_look(layout: Layout, state: StreamState, raw_values: FloatArray) -> Look:
+    """Release the first look: the threshold's own, or counts with Gaussian noise.
+
+    **Privacy.** Costs a unit ``layout.threshold_cost``.
+    """
+    threshold, noise = layout.threshold, layout.first_look
+    if noise is None:
+        return threshold.measure(
+            raw_values,
+            layout.bounds,
+            layout.threshold_budget,
+            layout.guarantee.delta,
+            state.secret,
+            layout.setting,
+        )
+    exact_counts = threshold.count(raw_values, layout.bounds, None)
+    look = later_look(
+        noise,
+        exact_counts,
+        look_noise(noise, state.secret, layout.lag, len(exact_counts)),
+        None,
+    )
+    return replace(look, observations=threshold.observed(look.noisy))
 
 
 def counted(layout: Layout, raw_values: FloatArray) -> FloatArray:
@@ -369,7 +391,11 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
         processes=(strategy.noise_process(leaves).start(),) * width,
         levels=_levels(layout, secret),
     )
-    return _begin_segment(layout, state, layout.segments[0])
+    state = _begin_segment(layout, state, layout.segments[0])
+    if layout.memory.window is not None:
+        readings = len(state.worth[-1][1])
+        state = state.but(before=np.zeros((readings, layout.memory.window)))
+    return state
 
 
 def _levels(layout: Layout, secret: Secret) -> tuple[Levels, ...]:
@@ -379,13 +405,18 @@ def _levels(layout: Layout, secret: Secret) -> tuple[Levels, ...]:
     )
 
 
-def _begin_segment(layout: Layout, state: StreamState, segment: Segment) -> StreamState:
-    """Choose the lattice from now on; start empty counts where they are wanted."""
+def _begin_segment(
+    layout: Layout, state: StreamState, segment: Segment, latest: tuple[float, ...] = ()
+) -> StreamState:
+    """Choose the lattice from now on; start empty counts where they are wanted.
+
+    ``latest`` are the last released readings, if there are any.
+    """
     anchor = state.anchor
     assert anchor is not None
-    share = 0.5
-    if layout.leaf.splits and anchor.sums:
-        share = layout.statistic.count_share(anchor.sums, anchor.range)
+    latest, share = latest or anchor.sums, 0.5
+    if layout.leaf.splits and latest:
+        share = layout.statistic.count_share(latest, anchor.range)
     grid = layout.grid(anchor.range, segment, share)
     units = layout.leaf.units(grid)
     if not anchor.sums:
@@ -393,9 +424,10 @@ def _begin_segment(layout: Layout, state: StreamState, segment: Segment) -> Stre
     exact_counts = None
     if segment.look is not None:
         exact_counts = layout.threshold.count(np.empty(0), layout.bounds, _centre(state))
-    return state.but(
-        units=(*state.units, units), cut=(grid.steps, grid.count), exact_counts=exact_counts
-    )
+    worth, leaf = state.worth, layout.leaf_of(segment.first) - 1
+    if not worth or worth[-1][1] != units:
+        worth = layout.still_felt((*worth, (leaf, units)), leaf)
+    return state.but(worth=worth, cut=(grid.steps, grid.count), exact_counts=exact_counts)
 
 
 def _centre(state: StreamState) -> float | None:
@@ -559,21 +591,25 @@ def _run_segment(
         return state, no_releases(layout, key)
     last_prefixes = tuple(float(prefix[-1]) for prefix in prefixes)
     t = layout.release_times(first_leaf, done)
-    units, warm_up = state.units, state.warm_up_units
-    sums = read(anchor, units[-1], leaf.offsets(anchor.range), t, prefixes)
+    worth, warm_up = state.worth, state.warm_up_units
+    sums = read(layout, anchor, worth[-1][1], leaf.offsets(anchor.range), t, prefixes)
     plain_last = tuple(float(total[-1]) for total in sums)
-    add_back(leaf.corrected, anchor, t, sums)
+    add_back(layout, anchor, t, sums)
+    if state.before is not None:
+        state, sums = _windows(state, sums)
     complete = None
     if leaf.may_be_complete:
-        complete = _taken_for_complete(layout, state, first_leaf, t, sums)
+        complete = _taken_for_complete(layout, state, worth, first_leaf, t, sums)
         state = state.but(complete=bool(complete[-1]))
     if state.t == segment.last and (segment.look is not None or state.t < layout.length):
-        state = _finish_segment(layout, state, segment.look, plain_last, last_prefixes)
-        if state.t == layout.length and segment.look is not None:
+        latest_sums = tuple(float(total[-1]) for total in sums)
+        state = _finish_segment(layout, state, segment, plain_last, last_prefixes, latest_sums)
+        ends_here = state.t == layout.length and not layout.memory.forgets
+        if ends_here and segment.look is not None:
             assert state.anchor is not None
             for reading, _ in leaf.corrected:
                 sums[reading][-1] = plain_last[reading] + state.anchor.removed
-    covariance = partial(_covariances, layout, units, warm_up, first_leaf)
+    covariance = partial(_covariances, layout, worth, warm_up, first_leaf)
     releases = _releases(layout, key, t, at, sums, covariance, anchor, complete)
     last, last_sums = int(t[-1]), tuple(float(total[-1]) for total in sums)
     last_complete = None if complete is None else bool(complete[-1])
@@ -584,11 +620,11 @@ def _run_segment(
 
 
 def _covariances(
-    layout: Layout, units: tuple[Units, ...], warm_up: Units, first_leaf: int, part: slice
+    layout: Layout, worth: tuple[Worth, ...], warm_up: Units, first_leaf: int, part: slice
 ) -> Covariance:
     """Covariances at some leaves of one segment, counted from the first."""
     leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
-    return layout.covariances(leaves, units, warm_up)
+    return layout.covariances(leaves, worth, warm_up)
 
 
 def _latest_rows(
@@ -605,47 +641,83 @@ def _latest_rows(
     )
 
 
+def _windows(state: StreamState, sums: list[FloatArray]) -> tuple[StreamState, list[FloatArray]]:
+    """Readings of a window from running ones, a window apart.  **Privacy.** Post-processing."""
+    before = state.before
+    assert before is not None
+    running = np.concatenate([before, sums], axis=1)
+    count = len(sums[0])
+    windows = running[:, -count:] - running[:, :count]
+    return state.but(before=running[:, count:].copy()), list(windows)
+
+
 def read(
-    anchor: Anchor, units: Units, offsets: tuple[float, ...], t: Any, prefixes: list[Any]
+    layout: Layout,
+    anchor: Anchor,
+    units: Units,
+    offsets: tuple[float, ...],
+    t: Any,
+    prefixes: list[Any],
 ) -> list[Any]:
-    """Readings from decoded prefixes, which are used up; of arrays or of numbers alike."""
+    """Readings from decoded prefixes, which are used up; of arrays or of numbers alike.
+
+    All so far, or with the half-life.
+    """
+    kept = layout.kept(t, anchor.after)
     for column, before in enumerate(anchor.prefixes):
-        prefixes[column] -= before
+        prefixes[column] -= before * kept
     sums = []
     for reading, worth in enumerate(units):
         total = prefixes[0] * worth[0]
         for prefix, each in zip(prefixes[1:], worth[1:], strict=True):
             if each:
                 total += prefix * each
-        total += anchor.sums[reading]
+        total += anchor.sums[reading] * kept
         if offsets and offsets[reading]:
-            total += offsets[reading] * (t - anchor.after)
+            total += offsets[reading] * layout.remembered(t, anchor.after)
         sums.append(total)
     return sums
 
 
-def add_back(
-    corrected: tuple[tuple[int, int | None], ...], anchor: Anchor, t: Any, sums: list[Any]
-) -> None:
+def add_back(layout: Layout, anchor: Anchor, t: Any, sums: list[Any]) -> None:
     """Add the mass that clipping is estimated to have removed, in place."""
     if anchor.corrects:
-        for reading, count in corrected:
-            sums[reading] += removed_by(anchor, count, t, sums)
+        for reading, count in layout.leaf.corrected:
+            sums[reading] += removed_by(layout, anchor, count, t, sums)
 
 
-def removed_by(anchor: Anchor, count: int | None, t: Any, sums: Sequence[Any]) -> Any:
+def removed_by(
+    layout: Layout, anchor: Anchor, count: int | None, t: Any, sums: Sequence[Any]
+) -> Any:
     """The mass that clipping is estimated to have removed by ``t``, or by a released count."""
-    since = t - anchor.after if count is None else sums[count] - anchor.sums[count]
-    return anchor.removed + anchor.removed_each * since
+    kept = layout.kept(t, anchor.after)
+    if count is None:
+        since = layout.remembered(t, anchor.after)
+    else:
+        since = sums[count] - anchor.sums[count] * kept
+    return anchor.removed * kept + anchor.removed_each * since
 
 
 def _taken_for_complete(
-    layout: Layout, state: StreamState, first_leaf: int, t: IntArray, sums: list[FloatArray]
+    layout: Layout,
+    state: StreamState,
+    worth: tuple[Worth, ...],
+    first_leaf: int,
+    t: IntArray,
+    sums: list[FloatArray],
 ) -> NDArray[np.bool_]:
     """Whether no value is taken to be missing, decided at leaves that are powers of two.
 
-    **Privacy.** Post-processing of released counts.
+    In a window or with a half-life it is decided anew at each.  **Privacy.** Post-processing of
+    released counts.
     """
+    if layout.memory.forgets:
+        leaves = np.arange(first_leaf, first_leaf + len(t))
+        variance = layout.covariances(leaves, worth)(1, 1)
+        explained: NDArray[np.bool_] = np.abs(
+            layout.remembered(t) - sums[1]
+        ) <= _EXPLAINED * np.sqrt(variance)
+        return explained
     complete = np.full(len(t), state.complete)
     power = 1 << (first_leaf - 1).bit_length()
     while power < first_leaf + len(t):
@@ -657,62 +729,86 @@ def _taken_for_complete(
 
 def is_complete(layout: Layout, state: StreamState, leaf: int, t: int, count: float) -> bool:
     """Whether a released count of ``t`` observations is all of them, as far as noise can tell."""
-    variance = layout.covariances(np.array([leaf]), state.units, state.warm_up_units)(1, 1)
+    variance = layout.covariances(np.array([leaf]), state.worth, state.warm_up_units)(1, 1)
     return bool(abs(t - count) <= _EXPLAINED * float(variance[0]) ** 0.5)
 
 
 def _finish_segment(
     layout: Layout,
     state: StreamState,
-    noise: LookNoise | None,
+    segment: Segment,
     last_sums: tuple[float, ...],
     last_prefixes: tuple[float, ...],
+    released: tuple[float, ...],
 ) -> StreamState:
     """Look at the counts, learn the range again, count on from here.
 
+    ``last_sums`` are the readings without what clipping removed, all so far or with the half-life;
+    ``released`` those of the last release.
+
     **Privacy.** Costs the observations of the segment what the look says.
     """
-    anchor, exact_counts = state.anchor, state.exact_counts
+    anchor, exact_counts, noise = state.anchor, state.exact_counts, segment.look
     assert anchor is not None
+    removed = anchor.removed
+    if layout.leaf.corrected:
+        count = layout.leaf.corrected[0][1]
+        removed = float(removed_by(layout, anchor, count, state.t, last_sums))
     if noise is not None:
         assert exact_counts is not None
         if state.ahead is not None and state.t in state.ahead.looks:
             draws = state.ahead.looks[state.t]
         else:
             draws = look_noise(noise, state.secret, state.t, len(exact_counts))
-        observed = values = None
-        if layout.leaf.count_reading is not None:
-            observed = last_sums[layout.leaf.count_reading]
-            if layout.setting.by_clock or not state.complete:
-                values = max(1, round(observed - anchor.sums[layout.leaf.count_reading]))
+        values, rate = _counted_by(layout, state, anchor, segment, last_sums, released)
         look = later_look(noise, exact_counts, draws, _centre(state), values)
-        state, anchor = _judge(
-            layout,
-            state.but(exact_counts=None),
-            look,
-            state.t,
-            observed if layout.setting.by_clock else None,
-        )
+        state, anchor = _judge(layout, state.but(exact_counts=None), look, state.t, rate)
         state = state.but(ranges=(*state.ranges, anchor.range))
-    elif layout.leaf.corrected:
-        count = layout.leaf.corrected[0][1]
-        anchor = replace(anchor, removed=removed_by(anchor, count, state.t, last_sums))
+        if layout.memory.forgets:
+            # What was added back stays as it was estimated then: windows are differences.
+            anchor = replace(anchor, removed=removed)
+            looks, ranges = state.looks[-_LOOKS_KEPT:], state.ranges[-_LOOKS_KEPT:]
+            state = state.but(looks=looks, ranges=ranges)
+    else:
+        anchor = replace(anchor, removed=removed)
     state = state.but(anchor=replace(anchor, after=state.t, sums=last_sums, prefixes=last_prefixes))
     if state.t == layout.length:
         return state
-    return _begin_segment(layout, state, layout.segment_at(state.t + 1))
+    return _begin_segment(layout, state, layout.segment_at(state.t + 1), released)
+
+
+def _counted_by(
+    layout: Layout,
+    state: StreamState,
+    anchor: Anchor,
+    segment: Segment,
+    last_sums: tuple[float, ...],
+    released: tuple[float, ...],
+) -> tuple[int | None, float | None]:
+    """How many values a segment had, and by the clock how many a tick has: from releases.
+
+    None where their number is public.
+    """
+    count, by_clock = layout.leaf.count_reading, layout.setting.by_clock
+    if count is None or (state.complete and not by_clock):
+        return None, None
+    rate = released[count] / float(layout.remembered(state.t))
+    values = last_sums[count] - anchor.sums[count]
+    if layout.memory.half_life is not None:
+        values = rate * (segment.last - segment.first + 1)
+    return max(1, round(values)), rate if by_clock else None
 
 
 def _judge(
-    layout: Layout, state: StreamState, look: Look, t: int, observed: float | None
+    layout: Layout, state: StreamState, look: Look, t: int, rate: float | None
 ) -> tuple[StreamState, Anchor]:
     """Choose a range from all looks, and estimate what clipping removes.
 
-    ``observed`` is the released number of observations so far, by the clock.  **Privacy.**
+    ``rate`` is the released number of observations in a tick, by the clock.  **Privacy.**
     Post-processing of released looks.
     """
     looks = (*state.looks, look)
-    outlook = layout.outlook(t, observed)
+    outlook = layout.outlook(t, rate)
     finding = layout.threshold.judge(layout.bounds, looks, state.ranges, outlook)
     anchor = Anchor(
         finding.range,
@@ -826,12 +922,10 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
     every = layout.ratchet_every
     last = min(mechanism.leaves, (done // every + 1) * every)
     looks = {}
-    for segment in layout.segments:
+    if state.exact_counts is not None:
         # A look after the last leaf of a key comes under the next one.
-        soon = state.t < segment.last and layout.complete_leaves(segment.last) < last
-        if soon and segment.look is not None and state.exact_counts is not None:
-            count = len(state.exact_counts)
-            looks[segment.last] = look_noise(segment.look, state.secret, segment.last, count)
+        for t, noise in layout.looks_between(state.t, last):
+            looks[t] = look_noise(noise, state.secret, t, len(state.exact_counts))
     state, nodes = draw_nodes(layout, state, done + 1, last - done)
     return state.but(ahead=Ahead(done + 1, nodes, looks), levels=None)
 
@@ -907,7 +1001,7 @@ class _Numbers:
 
     def _totals(self, part: slice) -> Totals:
         return Totals(
-            None if self.layout.setting.by_clock else self.t[part],
+            None if self.layout.setting.by_clock else self.layout.remembered(self.t[part]),
             tuple(total[part] for total in self.sums),
             cache(self.covariance(part)),
             self.clipping,
@@ -937,7 +1031,7 @@ def release_rows(
 ) -> list[dict[str, Any]]:
     """The rows of one release."""
     statistic = layout.statistic
-    count = None if layout.setting.by_clock else t
+    count = None if layout.setting.by_clock else layout.remembered(t)
     totals = Totals(count, sums, covariance, anchor.range, complete)
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {

@@ -22,12 +22,34 @@ from rillet import BinaryTree, Independent, Plan, Release, Releases, Secret, Smo
 from rillet.noise import LatticeNoise
 from rillet.state.encoding import encode_state
 from rillet.statistic import Range
+from rillet.strategy import STRATEGIES, Strategy
 from rillet.strategy.independent import IndependentEncoder
 from rillet.strategy.tree import TreeEncoder
 from rillet.threshold import Look
 
 DELTA = 2.0**-20
 SECRET = Secret.for_tests(2019)
+
+
+#: Options of strategies that have no default, in leaves.
+MADE_WITH: dict[str, dict[str, Any]] = {
+    "decayed-independent": {"half_life": 3},
+    "decayed-toeplitz": {"half_life": 3},
+    "restarted-tree": {"window": 3},
+    "window-toeplitz": {"window": 3},
+}
+
+
+def made(name: str, **more: Any) -> Strategy:
+    """A strategy by its name."""
+    strategy: Strategy = STRATEGIES.get(name, "strategy")(**MADE_WITH.get(name, {}), **more)
+    return strategy
+
+
+def looks_back(strategy: Strategy, every: Any) -> dict[str, Any]:
+    """What a statistic must look back on for this strategy; ``every`` turns leaves into it."""
+    options = {name: getattr(strategy, name, None) for name in ("window", "half_life")}
+    return {name: every(leaves) for name, leaves in options.items() if leaves is not None}
 
 
 def baseline(length: int, **more: Any) -> Plan:

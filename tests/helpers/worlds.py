@@ -60,7 +60,7 @@ class World:
         releases, state = self.releases, self.state
         assert releases is not None
         looks = [(look.observations, look.noisy.tolist(), look.centre) for look in state.looks]
-        decided = (state.anchor, state.ranges, state.units, state.warm_up_units, state.cut)
+        decided = (state.anchor, state.ranges, state.worth, state.warm_up_units, state.cut)
         return repr((releases.t.tolist(), releases.value.tolist(), state.complete, looks, decided))
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 import rillet.noise
-from helpers.streams import SECRET, baseline, paper
+from helpers.streams import SECRET, baseline, looks_back, made, paper
 from rillet import (
     BinaryTree,
     FixedThreshold,
@@ -30,7 +30,7 @@ from rillet import (
     TailHistogram,
 )
 from rillet.options import options_of
-from rillet.strategy import STRATEGIES, DecayedIndependent, DecayedToeplitz
+from rillet.strategy import STRATEGIES
 
 NAN, INF = float("nan"), float("inf")
 PAPER: dict[str, Any] = {
@@ -405,15 +405,15 @@ def test_whole_numbers_may_be_written_as_floats():
 # --- JSON --------------------------------------------------------------------------------------
 
 TESTED = (BinaryTree, Independent)
-#: Options of strategies that have no default.
-MADE_WITH = {DecayedIndependent: {"half_life": 3.5}, DecayedToeplitz: {"half_life": 3.5}}
 ROUND = [
     baseline(1000),
     baseline(1000, every=3, lower=-1.5, statistic=Sum()),
     baseline(1000, strategy=Independent()),
     *(
-        baseline(1000, strategy=kind(**MADE_WITH.get(kind, {})), delta=2**-20)
-        for kind in STRATEGIES.own.values()
+        baseline(
+            1000, strategy=made(name), statistic=Sum(**looks_back(made(name), int)), delta=2**-20
+        )
+        for name, kind in STRATEGIES.own.items()
         if kind not in TESTED
     ),
     baseline(1000, strategy=BinaryTree("gaussian"), delta=2**-20),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import rillet.step
+from helpers.streams import looks_back, made
 from helpers.worlds import by_clock, by_count, log_ratio, paid, saturating
 from rillet import Plan
 from rillet.errors import ParameterError
@@ -48,7 +49,7 @@ def strategies() -> list[Any]:
     found = []
     for name, law in product(STRATEGIES.names(), LAWS):
         try:
-            found.append(STRATEGIES.get(name, "strategy")(law=law))
+            found.append(made(name, law=law))
         except ParameterError:
             continue  # some take one law only
     # With few leaves the best tree has one level, which would show little.
@@ -83,13 +84,17 @@ def plan_of(shape: str, strategy: Any, **more: Any) -> Plan:
         "delta": 0.0 if strategy.law == "laplace" else 2.0**-20,
         "lower": -20.0,
         "upper": 100.0,
-        "statistic": STATISTICS.get(statistic, "statistic")(),
         "strategy": strategy,
         "threshold": THRESHOLDS[threshold],
-        **({"lag": LAG, "threshold_share": 0.5} if learns else {}),
+        **({"lag": LAG} if learns else {}),
         **more,
     }
-    return Plan(**fields)
+    memory = looks_back(
+        strategy, lambda n: n if isinstance(fields.get("every", 1), int) else f"{n}h"
+    )
+    if learns and not memory:
+        fields["threshold_share"] = 0.5
+    return Plan(statistic=STATISTICS.get(statistic, "statistic")(**memory), **fields)
 
 
 def clock_plan(shape: str, strategy: Any, **more: Any) -> Plan:

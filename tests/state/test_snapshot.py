@@ -287,7 +287,7 @@ def test_length_of_the_bytes_depends_on_public_numbers_only():
             stream.update_many(values)
             state = stream._state()
             # Releases are public, and their decimals differ in length.
-            hidden = replace(state, latest=None, backfill=None, anchor=None, ranges=(), units=())
+            hidden = replace(state, latest=None, backfill=None, anchor=None, ranges=(), worth=())
             hidden = replace(hidden, warm_up_units=(), looks=(), cut=(0, 0), complete=True)
             sizes.add(len(seal_state(plan.layout, (), hidden)))
         assert len(sizes) == 1, f"at t = {t}: {sorted(sizes)}"

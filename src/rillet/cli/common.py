@@ -199,7 +199,7 @@ def add_plan_options(
         help="auto (default): the most accurate known; paper: Perrier, Asghar, Kaafar (NDSS 2019); "
         "baseline: the plain binary tree at the bound" + f"; {meaning}" * bool(meaning),
     )
-    for option in (*_plan_options(), *_person_options()):
+    for option in (*_plan_options(), *_memory_options(), *_person_options()):
         if option.name == "shared_threshold" and not keyed:
             continue
         flag = f"--{option.name.replace('_', '-')}"
@@ -230,6 +230,14 @@ def _plan_options() -> list[Option]:
     return [option for name, option in options_of(Plan).items() if name not in ("keys", "unit")]
 
 
+def _memory_options() -> list[Option]:
+    """What a statistic looks back on."""
+    from rillet.options import options_of
+    from rillet.statistic import Mean
+
+    return list(options_of(Mean).values())
+
+
 def _person_options() -> list[Option]:
     from rillet.options import options_of
     from rillet.privacy import Person
@@ -258,8 +266,26 @@ def given_plan_options(args: argparse.Namespace) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(args, name, None)) is not None}
 
     plan = given(["mechanism", *(option.name for option in _plan_options())])
-    person = given(option.name for option in _person_options())
-    return {**plan, "unit": {"kind": "person", **person}} if person else plan
+    if memory := given(option.name for option in _memory_options()):
+        plan["statistic"] = _remembering(plan.get("statistic"), memory)
+    if person := given(option.name for option in _person_options()):
+        plan["unit"] = {"kind": "person", **person}
+    return plan
+
+
+def _remembering(statistic: Any, memory: dict[str, Any]) -> Any:
+    """A statistic with a window or a half-life."""
+    from dataclasses import replace
+
+    from rillet.options import options_of
+    from rillet.statistic import Mean
+
+    statistic = Mean() if statistic is None else statistic
+    kind: type = type(statistic)
+    for name in memory:
+        if name not in options_of(kind):
+            raise ParameterError(name.replace("_", "-"), "a statistic that has one", statistic.name)
+    return replace(statistic, **memory)
 
 
 def plan_from(

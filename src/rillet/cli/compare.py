@@ -117,7 +117,9 @@ class Comparison:
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
     guess = _guess(args)
-    baseline = Candidate("baseline", LABELS["baseline"], _plan(args, "baseline"))
+    plain = _plan(args, "baseline")
+    label = "at the bound" if plain.memory.half_life is not None else LABELS["baseline"]
+    baseline = Candidate("baseline", label, plain)
     bounds = baseline.plan.bounds
     scale = None if guess is None else guess.scale(bounds.lower, bounds.upper)
     guesses = Guesses(scale, args.rate)

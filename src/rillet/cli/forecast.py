@@ -72,11 +72,15 @@ class Guesses:
     scale: float | None = None
     rate: float | str | None = None
 
-    def observations(self, plan: Plan, t: Any) -> Any:
-        """How many observations there are at ``t``; NaN where that is anybody's guess."""
+    def in_tick(self, plan: Plan) -> float:
+        """How many observations a tick has, by count one; NaN where that is anybody's guess."""
         if plan.clock is None:
-            return t * 1.0
-        return t * (np.nan if self.rate is None else per_period(self.rate, plan.clock.every))
+            return 1.0
+        return np.nan if self.rate is None else per_period(self.rate, plan.clock.every)
+
+    def observations(self, plan: Plan, t: Any) -> Any:
+        """How many observations a release at ``t`` looks back on."""
+        return plan.layout.remembered(t) * self.in_tick(plan)
 
     def mean(self, plan: Plan, clipping: Range) -> float | None:
         """The mean of the clipped values; None without a guess."""
@@ -228,7 +232,7 @@ def expected_widths(plan: Plan, guesses: Guesses, rehearsals: int = REHEARSALS) 
     declared = plan.layout.declared_range
     if declared is not None:
         return np.array([declared.width])
-    in_tick = float(guesses.observations(plan, 1))
+    in_tick = guesses.in_tick(plan)
     if guesses.scale is None or math.isnan(in_tick):
         return np.empty(0)
     longest = max(1, int(LONGEST_REHEARSAL / in_tick))
@@ -236,14 +240,17 @@ def expected_widths(plan: Plan, guesses: Guesses, rehearsals: int = REHEARSALS) 
         plan = replace(plan, lag=longest, backfill=False)
     count = min(max(1, round(plan.layout.lag * in_tick)), _LARGEST_REHEARSAL)
     made_up = plan.lower + guesses.scale * np.cumsum(1.0 / np.arange(count, 0, -1))
-    learned = []
+    # Where the warm-up itself is not released, the next leaf tells what was learned.
+    first, learned = plan.layout.first_release, []
+    next_leaf = np.full(first - plan.layout.lag, plan.lower)
+    of_persons = {} if plan.unit is None else {"person": np.arange(count)}
     for number in range(rehearsals):
         stream = plan.open(secret=Secret.for_tests(number))
         if plan.clock is None:
-            stream.update_many(made_up)
+            stream.update_many(np.append(made_up, next_leaf))
         else:  # which tick of the warm-up they are in makes no difference
-            stream.update_many(made_up, at=plan.start)
-            end = plan.clock.end_of(plan.layout.lag) + plan.clock.grace
+            stream.update_many(made_up, at=plan.start, **of_persons)
+            end = plan.clock.end_of(first) + plan.clock.grace
             stream.advance(until=show_moment(end))
         release = stream.latest()
         learned.append(release.clip_upper - release.clip_lower)
@@ -320,7 +327,7 @@ def _clipping(plan: Plan, widths: FloatArray, guesses: Guesses, t: Any) -> Any:
     observations = guesses.observations(plan, t)
     sums = leaf.totals(observations, each, readings)
     complete = True if leaf.may_be_complete else None
-    count = t if plan.clock is None else None
+    count = plan.layout.remembered(t) if plan.clock is None else None
     totals = Totals(count, sums, lambda *_: t * 0.0, plan.bounds, complete)
     return plan.statistic.numbers(totals)["value"]()
 

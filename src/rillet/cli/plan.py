@@ -165,7 +165,7 @@ def _print(comparison: Comparison, unit: str) -> None:
     values = f"values from {plan.bounds.lower:g} to {plan.bounds.upper:g}, "
     say(f"Facts    {values * plan.statistic.clips}{_cadence(plan)}")
     if comparison.guesses.rate is not None:
-        in_tick = comparison.guesses.observations(plan, 1)
+        in_tick = comparison.guesses.in_tick(plan)
         say(f"Rate     {comparison.guesses.rate}, guessed: {show(in_tick)} observations in a tick")
     if not plan.statistic.clips:
         pass  # how large values are makes no difference

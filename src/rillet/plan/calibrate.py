@@ -10,11 +10,20 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rillet.errors import ParameterError
 from rillet.gather.gate import GateRule
 from rillet.gather.grid import FEWEST_STEPS, LARGEST_SUM
 from rillet.layout import Layout, LookNoise, Segment, SharedThreshold
-from rillet.privacy import Cost, Guarantee, laplace_scale, root_up
-from rillet.strategy import Independent, Mechanism, SignedDigitTree, Strategy
+from rillet.privacy import (
+    Cost,
+    Guarantee,
+    gaussian_mu,
+    gaussian_std,
+    laplace_scale,
+    root_down,
+    root_up,
+)
+from rillet.strategy import Contributions, Independent, Mechanism, SignedDigitTree, Strategy
 from rillet.threshold import FixedThreshold, Threshold
 
 if TYPE_CHECKING:
@@ -26,6 +35,9 @@ _IN_A_TICK = 2**24
 #: Where a strategy charges rounding, there are this many steps for each square root of its leaves,
 #: so that the charge is at most 5 % of the noise; more would let a tick saturate sooner.
 _STEPS_PER_ROOT = 32
+#: A statistic that forgets has settled after so many times what it looks back on: from then on
+#: segments repeat.
+_SPANS_TO_SETTLE = 4
 #: A leaf that splits its budget between values and counts does so anew at most so often.
 _MOST_SPLITS = 10
 
@@ -46,7 +58,7 @@ def layout_of(plan: Plan) -> Layout:
         shared = SharedThreshold(threshold, lag, plan.bounds, budget, already)
         threshold, lag, budget = FixedThreshold(), 0, Fraction(0)
     most, every, main = plan.last_t, plan.leaf_every, None
-    setting = plan.setting(strategy.law)
+    setting, contributions = plan.setting(strategy.law), contributions_of(plan)
     if most > lag:
         main = Mechanism.calibrate(
             strategy,
@@ -55,7 +67,15 @@ def layout_of(plan: Plan) -> Layout:
             already=already,
             observations=largest_number(plan, strategy, most - lag),
             moves=plan.statistic.leaf(setting).moves,
+            contributions=contributions,
         )
+    segments, repeats = _segments(plan, main, threshold, lag)
+    first_look, threshold_cost = None, threshold.cost(budget, plan.delta)
+    if lag and contributions.most > 1 and strategy.law == "gaussian":
+        first_look = _first_look(plan, threshold, lag, contributions.most)
+        threshold_cost = first_look.cost
+    else:
+        budget /= contributions.most
     return Layout(
         guarantee=plan.guarantee,
         bounds=plan.bounds,
@@ -66,9 +86,13 @@ def layout_of(plan: Plan) -> Layout:
         backfill=plan.backfill,
         threshold=threshold,
         threshold_budget=budget,
-        warm_up=_warm_up(plan, threshold, strategy, lag, budget),
+        threshold_cost=threshold_cost,
+        first_look=first_look,
+        warm_up=_warm_up(plan, strategy, lag, threshold_cost, first_look),
         main=main,
-        segments=_segments(plan, main, threshold, lag),
+        segments=segments,
+        repeats=repeats,
+        memory=plan.memory,
         statistic=plan.statistic,
         keys=len(plan.keys),
         shared=shared,
@@ -101,51 +125,96 @@ def largest_number(plan: Plan, strategy: Strategy, leaves: int) -> int:
     return min(leaves * _IN_A_TICK, LARGEST_SUM // coarsest)
 
 
+def contributions_of(plan: Plan) -> Contributions:
+    """What one unit may add: an observation, or as many of a person as fit into a block."""
+    rule = gate_of(plan)
+    if rule is None:
+        return Contributions()
+    fit = ((rule.within or plan.last_t) - 1) // rule.apart + 1
+    most = min(rule.most, fit)
+    return Contributions(most, rule.apart, min(most, max(1, len(plan.keys))))
+
+
+def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int) -> LookNoise:
+    """The first look with Gaussian noise, as if all of a person's observations were in it.
+
+    A person may be in the warm-up and after it, and Gaussian costs compose as the rest does.
+    """
+    if not threshold.begins_with_counts:
+        raise ParameterError(
+            "threshold",
+            "one whose first look is counts, since a person may be in several looks",
+            threshold.name,
+            "leave threshold out, or declare a range with FixedThreshold",
+        )
+    share = Fraction(repr(plan.threshold_share))
+    mu_squared = Fraction(gaussian_mu(plan.guarantee)) ** 2 * share
+    moved = most**2 * threshold.count_sensitivity("gaussian", added=True)
+    scale = gaussian_std(moved, root_down(mu_squared))
+    return LookNoise(lag, scale, "gaussian", Cost.gaussian(moved / Fraction(scale) ** 2))
+
+
 def _warm_up(
-    plan: Plan, threshold: Threshold, strategy: Strategy, lag: int, budget: Fraction
+    plan: Plan, strategy: Strategy, lag: int, spent: Cost, first_look: LookNoise | None
 ) -> Mechanism | None:
-    """The sum of the first ``lag``, with what learning the threshold leaves."""
-    if not lag:
+    """The sum of the first ``lag``, with what learning the threshold leaves.
+
+    It could not be cut into windows, so a statistic that forgets has none.
+    """
+    if not lag or plan.memory.forgets:
         return None
     # The warm-up's own release is pure: the threshold may have used up all of delta.
     of_sum: Strategy = Independent()
+    promise, left = Guarantee(plan.epsilon), Cost(epsilon=spent.epsilon)
     if plan.backfill:
         of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
+    if first_look is not None:
+        of_sum, promise, left = Independent(law="gaussian"), plan.guarantee, spent
     leaves = -(-lag // plan.leaf_every) if plan.backfill else 1
-    left = Cost(epsilon=threshold.cost(budget, plan.delta).epsilon)
+    most, moves = contributions_of(plan).most, plan.statistic.leaf(plan.setting(of_sum.law)).moves
+
+    def all_in_one_leaf(steps: int) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(most * size for size in move) for move in moves(steps))
+
     return Mechanism.calibrate(
         of_sum,
         leaves,
-        Guarantee(plan.epsilon),
+        promise,
         already=left,
         observations=largest_number(plan, of_sum, lag),
-        moves=plan.statistic.leaf(plan.setting("laplace")).moves,
+        moves=all_in_one_leaf,
     )
 
 
 def _segments(
     plan: Plan, main: Mechanism | None, threshold: Threshold, lag: int
-) -> tuple[Segment, ...]:
-    """Segments of the main mechanism, each with the look at its end."""
+) -> tuple[tuple[Segment, ...], bool]:
+    """Segments of the main mechanism, each with the look at its end; whether the last repeats."""
     if main is None:
-        return ()
-    most = plan.last_t
-    ends = threshold.segment_ends(lag, most, plan.leaf_every)
+        return (), False
+    most, until, known = plan.last_t, plan.last_t, plan.length is not None
+    if plan.memory.forgets:
+        until = min(most, lag + _SPANS_TO_SETTLE * plan.memory.span * plan.leaf_every)
+        known = True
+    ends = threshold.segment_ends(lag, until, plan.leaf_every)
     can_change = type(main.strategy).covariance is not Strategy.covariance
-    if plan.statistic.leaf(plan.setting(main.strategy.law)).splits and can_change:
+    splits = plan.statistic.leaf(plan.setting(main.strategy.law)).splits and can_change
+    if splits and len(ends) == 1:
         # The split of the budget needs public times as well, where the range has none.
-        ends = ends if len(ends) > 1 else _doubling(lag, most)
-    added = plan.clock is not None
+        ends = _doubling(lag, until)
+    if len(ends) == 1:
+        until, ends = most, (most,)
 
     def share(last: int) -> Fraction:
         # Where no end is known, each segment is taken for the last but one: a look is worth no more
         # than what it can still improve.
-        return threshold.look_share(last, most if plan.length is not None else min(most, 2 * last))
+        return threshold.look_share(last, until if known else min(until, 2 * last))
 
-    return tuple(
-        _segment(main, threshold, first + 1, last, share(last), added=added)
+    segments = tuple(
+        _segment(main, threshold, first + 1, last, share(last), added=plan.clock is not None)
         for first, last in pairwise((lag, *ends))
     )
+    return segments, until < most
 
 
 def _doubling(lag: int, most: int) -> tuple[int, ...]:
@@ -169,8 +238,10 @@ def _segment(
     """
     if not share:
         return Segment(first, last, main.steps, main.cost)
-    law, whole = main.strategy.law, main.cost
+    law, whole, most = main.strategy.law, main.cost, main.contributions.most
     sensitivity = threshold.count_sensitivity(law, added=added)
+    # All of a person may fall into one look, whatever lies between them.
+    sensitivity *= most if law == "laplace" else most**2
     if law == "laplace":
         scale = laplace_scale(sensitivity, whole.epsilon * share)
         cost = Cost.pure(sensitivity / Fraction(scale))

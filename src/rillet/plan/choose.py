@@ -9,11 +9,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rillet.errors import ParameterError
 from rillet.paper.recommended import THRESHOLD_SHARE, recommended_lag
+from rillet.plan.calibrate import contributions_of, largest_number
 from rillet.privacy import Guarantee
 from rillet.strategy import (
     BufferedToeplitz,
+    DecayedIndependent,
+    DecayedToeplitz,
+    Independent,
     Mechanism,
     SignedDigitTree,
     Strategy,
@@ -38,16 +44,13 @@ class Choice:
     lag: int
     threshold_share: float
     reasons: tuple[str, ...]
+    #: Whether the plan left the strategy open.
+    chose_strategy: bool = False
 
     @property
     def refresh(self) -> float | None:
         """By how much the stream grows before the range is learned again; None: never."""
         return self.threshold.growth if isinstance(self.threshold, TailHistogram) else None
-
-    @property
-    def chose_strategy(self) -> bool:
-        """Whether the plan left the strategy open."""
-        return any(reason in self.reasons for reason in _STRATEGY_REASONS.values())
 
 
 def choose(plan: Plan) -> Choice:
@@ -55,9 +58,11 @@ def choose(plan: Plan) -> Choice:
     reasons: list[str] = []
     guarantee, every, length = plan.guarantee, plan.leaf_every, plan.last_t
     strategy, share = plan.strategy, plan.threshold_share
+    chose_strategy = strategy == "auto"
     if strategy == "auto":
-        strategy = BufferedToeplitz() if guarantee.delta > 0 else SignedDigitTree()
-        reasons.append(_STRATEGY_REASONS[strategy.name])
+        strategy, reason = _auto_strategy(plan)
+        reasons.append(reason)
+    _check_memory(plan, strategy)
     if plan.shared_threshold:
         # The lag is one of all keys together, the share one that all observations pay.
         length *= len(plan.keys)
@@ -67,8 +72,11 @@ def choose(plan: Plan) -> Choice:
         threshold = _auto_threshold(plan, length, reasons)
     _check_threshold(plan, threshold, length)
     if not threshold.learns:
-        return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
+        return Choice(threshold, strategy, 0, 0.0, tuple(reasons), chose_strategy)
     lag = plan.lag
+    if plan.memory.forgets:
+        # Nothing else is released of the warm-up.
+        share = 1.0
     if isinstance(threshold, TailHistogram):
         lag = _tail_lag(plan, length) if lag == "auto" else lag
         if share == "auto":
@@ -79,17 +87,86 @@ def choose(plan: Plan) -> Choice:
     if lag == "auto" and plan.clock is not None:
         lag = _tail_lag(plan, length)
     if lag != "auto":
-        return Choice(threshold, strategy, lag, share, tuple(reasons))
+        return Choice(threshold, strategy, lag, share, tuple(reasons), chose_strategy)
     wanted = recommended_lag(threshold, guarantee, share)
     if wanted < length:
         reasons.append(f"the paper's criteria ask for a lag of {wanted:,} observations.")
-        return Choice(threshold, strategy, wanted, share, tuple(reasons))
+        return Choice(threshold, strategy, wanted, share, tuple(reasons), chose_strategy)
     # The paper's fallback (section VI): where no gain is predicted, the plain tree from the start.
     reasons.append(
         f"the paper's criteria ask for a lag of {wanted:,} observations, and the stream has only "
         f"{length:,}: no gain over clipping at upper is predicted, so no lag is spent on learning."
     )
-    return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons))
+    return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons), chose_strategy)
+
+
+def _auto_strategy(plan: Plan) -> tuple[Strategy, str]:
+    """The strategy with the least noise, and why."""
+    gaussian, pure = _best_gaussian(plan), _best_pure(plan)
+    if plan.delta == 0:
+        return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise."
+    # All so far is long; over little memory Laplace noise may be less than Gaussian.
+    if not plan.memory.forgets or _noise(plan, gaussian) < _noise(plan, pure):
+        return gaussian, f"delta allows Gaussian noise, and {gaussian.name} has the least of it."
+    return pure, f"over so short a memory {pure.name} with pure noise has the least of it."
+
+
+def _best_gaussian(plan: Plan) -> Strategy:
+    memory = plan.memory
+    if memory.half_life is not None:
+        return DecayedToeplitz(half_life=memory.half_life)
+    if memory.window is None:
+        return BufferedToeplitz()
+    return Independent("gaussian") if memory.window == 1 else BufferedToeplitz()
+
+
+def _best_pure(plan: Plan) -> Strategy:
+    memory = plan.memory
+    if memory.half_life is not None:
+        return DecayedIndependent(half_life=memory.half_life)
+    if memory.window is None:
+        return SignedDigitTree()
+    # Trees as long as the window have less noise than a draw for each leaf only if it is long.
+    return Independent() if memory.window <= _LONGEST_INDEPENDENT else SignedDigitTree()
+
+
+def _noise(plan: Plan, strategy: Strategy) -> float:
+    """Noise of a statistic that forgets after a long time, per unit of range."""
+    leaf, leaves = plan.statistic.leaf(plan.setting(strategy.law)), plan.last_t // plan.leaf_every
+    mechanism = Mechanism.calibrate(
+        strategy,
+        leaves,
+        plan.guarantee,
+        observations=largest_number(plan, strategy, plan.last_t),
+        moves=leaf.moves,
+        contributions=contributions_of(plan),
+    )
+    last, window = np.array([leaves]), plan.memory.window
+    weight = strategy.weights(leaves, last)
+    if window is not None and window < leaves:
+        before = last - window
+        weight = weight + strategy.weights(leaves, before)
+        weight = weight - 2 * strategy.covariance(leaves, before, last)
+    return (
+        math.sqrt(float(weight[0]) * mechanism.node_variance) / mechanism.steps * leaf.noise_factor
+    )
+
+
+def _check_memory(plan: Plan, strategy: Strategy) -> None:
+    """Refuse a strategy that cannot answer what the statistic looks back on."""
+    half_life = getattr(strategy, "half_life", None)
+    if half_life != plan.memory.half_life:
+        raise ParameterError(
+            "strategy",
+            "one for the statistic's half-life"
+            if plan.memory.half_life is not None
+            else "one for what the statistic looks back on, which is no half-life",
+            strategy.name,
+            "leave strategy out",
+        )
+    if plan.memory.window is not None and type(strategy).covariance is Strategy.covariance:
+        expected = "one that knows the covariance of its noise, for a window"
+        raise ParameterError("strategy", expected, strategy.name, "leave strategy out")
 
 
 def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
@@ -125,16 +202,17 @@ def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
             plan.lag,
             hint="the threshold is learned from the first observations of the stream",
         )
-    if plan.threshold_share != "auto" and not 0 < plan.threshold_share < 1:
+    if plan.memory.forgets:
+        if plan.threshold_share not in ("auto", 1.0):
+            expected = "1 or auto, since nothing else is released of the warm-up"
+            raise ParameterError("threshold_share", expected, plan.threshold_share)
+    elif plan.threshold_share != "auto" and not 0 < plan.threshold_share < 1:
         expected = "a number between 0 and 1, both excluded"
         raise ParameterError("threshold_share", expected, plan.threshold_share)
 
 
-_STRATEGY_REASONS = {
-    "buffered-toeplitz": "delta allows Gaussian noise, and BLT has the least of it.",
-    "signed-digit-tree": "of all that can be pure (delta is 0), the signed-digit tree has the "
-    "least noise.",
-}
+#: Up to so many leaves a window has less pure noise where each has its own.
+_LONGEST_INDEPENDENT = 60
 #: Below this many observations, or ticks, a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
 _FEWEST_TICKS_TO_LEARN = 30
@@ -166,12 +244,14 @@ def _tail_lag(plan: Plan, length: int) -> int:
 
     By the clock a thirtieth of the ticks: how many observations they have is not known.
     """
-    every = plan.leaf_every
+    every, span = plan.leaf_every, length
+    if plan.memory.forgets:
+        span = plan.memory.span * every  # what is not released should not be longer
     if plan.clock is not None:
         longest = max(1, _LONGEST_WARM_UP_BY_CLOCK // plan.clock.every)
-        return max(1, min(length // _WARM_UP_PART, length if plan.length else longest))
+        return max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
     longest = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon))
-    lag = max(1, min(length // _WARM_UP_PART, longest))
+    lag = max(1, min(length // _WARM_UP_PART, span, longest))
     return lag // every * every if lag >= every else min(every, length)
 
 

@@ -10,11 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rillet.layout import Layout
+from rillet.noise import LawName
 from rillet.plan.choose import Choice
 from rillet.privacy import Person
 from rillet.release import noise_deviations
 from rillet.statistic import Range
-from rillet.strategy import BinaryTree, HonakerTree, Mechanism, SignedDigitTree, Strategy
+from rillet.strategy import (
+    BinaryTree,
+    DecayedIndependent,
+    HonakerTree,
+    Independent,
+    Mechanism,
+    SignedDigitTree,
+    Strategy,
+)
 from rillet.times import duration_words, period_words, show_moment
 
 #: So many observations in a tick that their number is known well: noise then falls as one over it.
@@ -89,21 +98,22 @@ def _course(layout: Layout) -> Iterator[str]:
     if lag:
         budget = f"{layout.threshold.name}, ε₁ = {float(layout.threshold_budget):.4g}"
         if clock is None:
-            yield (
-                f"The first {lag:,} observations teach the range ({budget}); "
-                "their sum is released with the rest."
-            )
+            then = "their sum is released with the rest"
+            if layout.memory.forgets:
+                then = "nothing else is released of them"
+            yield f"The first {lag:,} observations teach the range ({budget}); {then}."
         else:
             yield (
                 f"The first {duration_words(lag * clock.every)} ({_ticks(lag)}) teach the range "
                 f"({budget}); the first release comes after them, at "
-                f"{show_moment(clock.end_of(lag))}."
+                f"{show_moment(clock.end_of(layout.first_release))}."
             )
     elif layout.statistic.clips:
         assert layout.declared_range is not None
         yield f"Values are clipped at {layout.declared_range.upper:g}, declared."
     if layout.main is None:
         return
+    yield from _memory(layout)
     through = f"through {layout.main.strategy.name} ({layout.main.strategy.law} noise)"
     if clock is None:
         cadence = "each observation" if layout.every == 1 else f"every {layout.every:,}"
@@ -119,6 +129,23 @@ def _course(layout: Layout) -> Iterator[str]:
     )
 
 
+def _memory(layout: Layout) -> Iterator[str]:
+    """What a release looks back on, where that is not all so far."""
+    memory, clock = layout.memory, layout.clock
+    if not memory.forgets:
+        return
+    leaves = memory.half_life if memory.window is None else memory.window
+    assert leaves is not None
+    span = f"{leaves * layout.every:,g} observations"
+    if clock is not None:
+        span = duration_words(round(leaves * clock.every))
+    learned = " after those" if layout.lag else ""
+    if memory.window is not None:
+        yield f"A release looks back on the last {span}, as far as there are so many{learned}."
+    else:
+        yield f"A release looks back on all so far{learned}; after {span} a value counts half."
+
+
 def _ticks(count: int) -> str:
     return f"{count:,} tick{'s' * (count != 1)}"
 
@@ -132,7 +159,7 @@ def _noise(layout: Layout) -> str:
     if math.isclose(
         layout.expected_noise(layout.length, clipping, rate=2 * _MANY)["noise_std"], std / 2
     ):
-        std *= _MANY * layout.length
+        std *= _MANY * float(layout.remembered(layout.length))
         over = ", divided by how many observations there are"
     reach = noise_deviations(0.95, layout.noise_law) * std
     of_range = " times the clipping range" if declared is None else ""
@@ -182,18 +209,41 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
     main = layout.main
     if main is None or not choice.chose_strategy:
         return []
-    others: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
-    if layout.guarantee.delta > 0:
-        others.append(BinaryTree(law="gaussian"))
-    chosen = math.sqrt(main.typical_unit_variance) * layout.leaf.noise_factor
     lines = []
-    for other in others:
+    chosen = _typical_noise(layout, main) * layout.leaf.noise_factor
+    for other in _others(layout):
         if other == main.strategy:
             continue
         leaf = layout.statistic.leaf(replace(layout.setting, law=other.law))
-        rival = Mechanism.calibrate(other, main.leaves, layout.guarantee, moves=leaf.moves)
-        ratio = math.sqrt(rival.typical_unit_variance) * leaf.noise_factor / chosen
+        rival = Mechanism.calibrate(
+            other,
+            main.leaves,
+            layout.guarantee,
+            moves=leaf.moves,
+            contributions=main.contributions,
+        )
+        ratio = _typical_noise(layout, rival) * leaf.noise_factor / chosen
         lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
     if layout.lag:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
     return lines
+
+
+def _others(layout: Layout) -> list[Strategy]:
+    """Strategies that could answer the same."""
+    memory = layout.memory
+    laws: list[LawName] = ["laplace", "gaussian"]
+    laws = laws[: 1 + (layout.guarantee.delta > 0)]
+    if memory.half_life is not None:
+        half_life = memory.half_life
+        return [DecayedIndependent(half_life=half_life, law=law) for law in laws]
+    trees: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
+    trees += [BinaryTree(law="gaussian")] * (len(laws) > 1)
+    return trees if memory.window is None else [*map(Independent, laws), *trees]
+
+
+def _typical_noise(layout: Layout, mechanism: Mechanism) -> float:
+    """In the second half of the stream, or at the end of what forgets, per unit of range."""
+    if not layout.memory.forgets:
+        return math.sqrt(mechanism.typical_unit_variance)
+    return math.sqrt(replace(layout, main=mechanism).unit_variance(mechanism.leaves))

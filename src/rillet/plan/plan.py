@@ -42,7 +42,7 @@ from rillet.privacy import ADD_ONE, REPLACE_ONE, UNITS, Guarantee, Person
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
 from rillet.state.uses import Guard, guard_of_state
-from rillet.statistic import STATISTICS, Mean, Range, Setting, Statistic
+from rillet.statistic import STATISTICS, Mean, Memory, Range, Setting, Statistic
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
@@ -50,7 +50,7 @@ from rillet.times import duration, moment, per_period, show_duration, show_momen
 
 Auto: TypeAlias = Literal["auto"]
 
-FORMAT = "rillet-plan-2"
+FORMAT = "rillet-plan-3"
 #: Ways to make a plan of a table: everything chosen, or one of the named plans.
 MECHANISMS = ("auto", "paper", "baseline")
 _KINDS = {
@@ -62,6 +62,8 @@ _KINDS = {
 #: By the clock a stream without a known end may run this long, and at most 2^32 ticks.
 _UNKNOWN_DURATION = duration("73000d")
 _MOST_TICKS = 2**32
+#: A window is kept, release by release.
+LONGEST_WINDOW = 2**16
 #: Options that a plan's JSON has only where they say something.
 _LEFT_OUT: dict[str, Any] = {
     "keys": (),
@@ -238,6 +240,11 @@ class Plan:
             raise ParameterError("missing", "skip, none or a finite number", self.missing)
         if self.leaf_every > self.last_t:
             raise ParameterError("every", f"at most length ({self.last_t:,})", self.every)
+        if self.memory.forgets:
+            for name in ("backfill", "shared_threshold"):
+                if getattr(self, name):
+                    expected = "false where the statistic has a window or a half-life"
+                    raise ParameterError(name, expected, True)
         self._check_sharing()
         choice = choose(self)
         object.__setattr__(self, "_choice", choice)
@@ -351,10 +358,12 @@ class Plan:
     def baseline(cls, **options: Any) -> Plan:
         """The plain binary tree with noise scaled to the bound: what the paper improves on.
 
-        Takes the options of a plan that need no learning; ``strategy`` may be another one.
+        Takes the options of a plan that need no learning; ``strategy`` may be another one, and is
+        another one for a half-life, which a tree cannot answer.
         """
         check_names(options_for("baseline"), options)
-        known = {"strategy": BinaryTree(), "missing": "none", **options}
+        fades = getattr(options.get("statistic"), "half_life", None) is not None
+        known = {"strategy": "auto" if fades else BinaryTree(), "missing": "none", **options}
         return cls(**{**known, "threshold": FixedThreshold()})
 
     @classmethod
@@ -418,6 +427,34 @@ class Plan:
     def setting(self, law: str) -> Setting:
         """What is public, for statistics and thresholds."""
         return Setting(self.clock is not None, self.missing == "skip", law)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What the statistic looks back on, in leaves."""
+        return self.statistic.memory(self._leaves)
+
+    def _leaves(self, name: str, given: int | str) -> float:
+        """A window or half-life in leaves; a window has a whole number of them."""
+        name = f"statistic.{name}"
+        if self.clock is None:
+            if isinstance(given, str):
+                raise ParameterError(name, "a number of observations", given, 'or give every="1h"')
+            each, of, span = self.leaf_every, "every", given
+        else:
+            if not isinstance(given, str):
+                raise ParameterError(name, 'a duration such as "7d", by the clock', given)
+            each, of, span = self.clock.every, f"every ({self.every})", duration(given, name)
+        if name.endswith("window"):
+            if span % each:
+                raise ParameterError(name, f"a multiple of {of}", given)
+            if span // each > LONGEST_WINDOW:
+                raise ParameterError(
+                    name,
+                    f"at most {LONGEST_WINDOW:,} release intervals",
+                    given,
+                    "give a larger every",
+                )
+        return span // each if span % each == 0 else span / each
 
     @property
     def last_t(self) -> int:

@@ -55,6 +55,12 @@ def root_up(value: Fraction) -> float:
     return nearest
 
 
+def root_down(value: Fraction) -> float:
+    """A float that is at most the square root of ``value``, and next to it."""
+    root = root_up(value)
+    return root if Fraction(root) ** 2 == value else math.nextafter(root, 0.0)
+
+
 def _mpf(mp: Any, value: Number) -> mpmath.mpf:
     exact = Fraction(value)
     return mp.mpf(exact.numerator) / exact.denominator

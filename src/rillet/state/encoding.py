@@ -19,7 +19,7 @@ from rillet.step import Ahead, Anchor, States, StreamState
 from rillet.threshold import Look
 
 #: Raised with every change of what :func:`encode_state` writes.
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class _Arrays:
@@ -55,10 +55,11 @@ def encode_state(state: StreamState) -> bytes:
             for look in state.looks
         ],
         "ranges": [[kept.lower, kept.upper] for kept in state.ranges],
-        "units": state.units,
+        "worth": state.worth,
         "warm_up_units": state.warm_up_units,
         "cut": state.cut,
         "complete": state.complete,
+        "before": None if state.before is None else array(state.before),
         "raw_held": None if state.raw_held is None else [array(part) for part in state.raw_held],
         "encoders": array.nested(state.encoders),
         "decoders": array.nested(state.decoders),
@@ -129,10 +130,11 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
             Look(observations, read(noisy), *more) for observations, noisy, *more in fields["looks"]
         ),
         ranges=tuple(Range(*kept) for kept in fields["ranges"]),
-        units=tuple(map(_units, fields["units"])),
+        worth=tuple((leaf, _units(units)) for leaf, units in fields["worth"]),
         warm_up_units=_units(fields["warm_up_units"]),
         cut=tuple(fields["cut"]),
         complete=fields["complete"],
+        before=None if fields["before"] is None else read(fields["before"]),
         raw_held=None
         if fields["raw_held"] is None
         else (read(fields["raw_held"][0]), read(fields["raw_held"][1])),

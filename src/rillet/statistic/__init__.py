@@ -1,7 +1,7 @@
 """Statistics: what is asked of a stream, with both ends: contribution and record."""
 
 from rillet.registry import Registry
-from rillet.statistic.base import Lattice, Leaf, Range, Setting, Statistic, Totals, Units
+from rillet.statistic.base import Lattice, Leaf, Memory, Range, Setting, Statistic, Totals, Units
 from rillet.statistic.running import Count, Mean, Running, Sum
 
 STATISTICS = Registry(
@@ -14,6 +14,7 @@ __all__ = [
     "Lattice",
     "Leaf",
     "Mean",
+    "Memory",
     "Range",
     "Running",
     "Setting",

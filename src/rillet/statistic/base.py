@@ -11,6 +11,7 @@ nothing that gathers, learns, steps or stores.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,28 @@ class Setting:
     def hides_count(self) -> bool:
         """Whether the number of values is protected."""
         return self.by_clock or self.missing
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What of the past a statistic looks back on, in leaves: all of it, a window, or a half-life.
+
+    Windows and half-lives begin after the warm-up, whose sum could not be cut.
+    """
+
+    window: int | None = None
+    half_life: float | None = None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether what is long ago no longer counts."""
+        return self.window is not None or self.half_life is not None
+
+    @property
+    def span(self) -> int:
+        """The leaves that matter: of a half-life, those that hold seven eighths of the weight."""
+        assert self.forgets
+        return self.window if self.window is not None else math.ceil(3 * (self.half_life or 0.0))
 
 
 class Lattice(Protocol):
@@ -165,7 +188,8 @@ class Totals:
     Attributes
     ----------
     count
-        The public number of observations; by the clock there is none, and this is None.
+        The public number of observations that the statistic looks back on, in a half-life each
+        with its weight; by the clock there is none, and this is None.
     sums
         One entry for each reading: for a statistic of your own, one for each column of a leaf.
     complete
@@ -214,6 +238,10 @@ class Statistic(ABC):
 
     def __post_init__(self) -> None:
         settle(self)
+
+    def memory(self, leaves: Callable[[str, Any], float]) -> Memory:
+        """What it looks back on; ``leaves`` turns an option and its value into leaves."""
+        return Memory()
 
     # --- private half ----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Running means, sums and counts, by count and by the clock.
+"""Means, sums and counts of all so far, of a window or with a half-life, by count or the clock.
 
 What an observation contributes depends on what is public:
 
@@ -26,11 +26,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rillet.errors import ParameterError
+from rillet.options import option
 from rillet.statistic.base import (
     FloatArray,
     IntArray,
     Lattice,
     Leaf,
+    Memory,
     Range,
     Setting,
     Statistic,
@@ -210,8 +213,49 @@ class _Count(Leaf):
         return (0.0,)
 
 
-class Running(Statistic):
-    """Of all values so far."""
+@dataclass(frozen=True)
+class Remembering(Statistic):
+    """A statistic of all values so far, of a window of the last ones, or with a half-life.
+
+    Parameters
+    ----------
+    window
+        Only the last so many observations count, or by the clock those of a duration such as
+        ``"7d"``; a whole number of release intervals.
+    half_life
+        An observation counts half as much after so many further ones, or after a duration such as
+        ``"1d"``.
+    """
+
+    window: int | str | None = option(
+        "only the last so many observations count, or by the clock those of a duration such as 7d",
+        default=None,
+        metavar="W",
+        ge=1,
+    )
+    half_life: int | str | None = option(
+        "an observation counts half as much after so many others, or after a duration such as 1d",
+        default=None,
+        metavar="H",
+        ge=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and self.half_life is not None:
+            raise ParameterError("half_life", "none beside a window", self.half_life)
+
+    def memory(self, leaves: Callable[[str, Any], float]) -> Memory:
+        """A window, a half-life, or all so far."""
+        if self.window is not None:
+            return Memory(window=int(leaves("window", self.window)))
+        if self.half_life is not None:
+            return Memory(half_life=leaves("half_life", self.half_life))
+        return Memory()
+
+
+class Running(Remembering):
+    """Means and sums."""
 
     #: Which of the numbers is the value.
     _value: ClassVar[str]
@@ -334,7 +378,7 @@ class _Ratio:
 
 @dataclass(frozen=True)
 class Mean(Running):
-    """The running average."""
+    """The average."""
 
     name: ClassVar[str] = "mean"
     _value: ClassVar[str] = "mean"
@@ -348,7 +392,7 @@ class Mean(Running):
 
 @dataclass(frozen=True)
 class Sum(Running):
-    """The running sum."""
+    """The sum."""
 
     name: ClassVar[str] = "sum"
     _value: ClassVar[str] = "sum"
@@ -365,8 +409,8 @@ class Sum(Running):
 
 
 @dataclass(frozen=True)
-class Count(Statistic):
-    """How many values there were so far."""
+class Count(Remembering):
+    """How many values there were."""
 
     name: ClassVar[str] = "count"
     clips: ClassVar[bool] = False

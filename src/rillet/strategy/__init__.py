@@ -7,7 +7,7 @@ Gaussian noise.  Strategies named "decayed" release sums that forget.  Each keep
 """
 
 from rillet.registry import Registry
-from rillet.strategy.base import Decoder, Encoder, Mechanism, Stepper, Strategy
+from rillet.strategy.base import Contributions, Decoder, Encoder, Mechanism, Stepper, Strategy
 from rillet.strategy.honaker import HonakerTree
 from rillet.strategy.independent import DecayedIndependent, Independent
 from rillet.strategy.signed_digit import SignedDigitTree
@@ -24,6 +24,7 @@ __all__ = [
     "STRATEGIES",
     "BinaryTree",
     "BufferedToeplitz",
+    "Contributions",
     "DecayedIndependent",
     "DecayedToeplitz",
     "Decoder",

@@ -34,7 +34,16 @@ from rillet.noise import (
     Secret,
 )
 from rillet.options import settle
-from rillet.privacy import Cost, Guarantee, gaussian_mu, gaussian_std, laplace_scale, round_up
+from rillet.privacy import (
+    Cost,
+    Guarantee,
+    gaussian_mu,
+    gaussian_std,
+    laplace_scale,
+    root_down,
+    root_up,
+    round_up,
+)
 
 #: State of an encoder or decoder: a few small arrays, never changed in place.
 State: TypeAlias = tuple[NDArray[Any], ...]
@@ -203,7 +212,46 @@ class Strategy(ABC):
         return None
 
 
-def _sensitivity(strategy: Strategy, leaves: int, moves: tuple[tuple[int, ...], ...]) -> Fraction:
+@dataclass(frozen=True)
+class Contributions:
+    """What one unit may add: to at most ``most`` leaves, at least ``apart`` from one another.
+
+    They may be spread over ``streams`` streams, each with a mechanism of its own.
+    """
+
+    most: int = 1
+    apart: int = 1
+    streams: int = 1
+
+
+#: For the size of a column's movement, how far its nodes can move.
+_OfColumn: TypeAlias = Callable[[int], Fraction]
+
+
+def _of_column(
+    strategy: Strategy, leaves: int, contributions: Contributions, largest: int
+) -> _OfColumn:
+    """How far the nodes of a column can move when each contribution moves it by at most a size.
+
+    For Gaussian noise, where a unit has several contributions, each may come on another lattice and
+    in another stream, beside looks.  With S(K) = (K·√B + r)² the square of the movement when all
+    are of size K, r that of rounding alone, this is ``(1 + η)·B·K² + (1 + 1/η)·streams·r²``, which
+    is at least S(K), and of which every mixture of sizes costs no more than the worst of them
+    (docs/proofs/people.md).  ``largest`` is the size for which η is best.
+    """
+    most, apart = contributions.most, contributions.apart
+    if most == 1 or strategy.law == "laplace":
+        return lambda size: strategy.repeated(leaves, size, most, apart)
+    whole, rounding = (strategy.repeated(leaves, size, most, apart) for size in (largest, 0))
+    moved = Fraction(root_up(whole)) - Fraction(root_down(rounding))
+    blurred = Fraction(root_up(contributions.streams * rounding))
+    ratio = blurred / moved
+    of_square = (1 + ratio) * (moved / largest) ** 2
+    of_rounding = blurred * (blurred + moved)
+    return lambda size: of_square * size**2 + of_rounding
+
+
+def _sensitivity(of_column: _OfColumn, moves: tuple[tuple[int, ...], ...]) -> Fraction:
     """Columns add up, since each has its own nodes; one that never moves moves no node.
 
     A column that moves in some of the movements is charged its rounding in all of them: between
@@ -213,7 +261,7 @@ def _sensitivity(strategy: Strategy, leaves: int, moves: tuple[tuple[int, ...], 
     return max(
         sum(
             (
-                strategy.sensitivity(leaves, size)
+                of_column(size)
                 for size, moves_at_all in zip(move, moving, strict=True)
                 if moves_at_all
             ),
@@ -230,7 +278,8 @@ class Mechanism:
     A leaf may have several columns; each is encoded by itself, with nodes and noise of its own.
 
     **Privacy.** Releasing all ``leaves`` prefix sums of each column through :meth:`noise` costs a
-    unit ``cost``, when it moves one leaf by at most one of ``moves(steps)``.
+    unit ``cost``, when it moves one leaf by at most one of ``moves(steps)``, or as many leaves as
+    its ``contributions`` say.
     """
 
     strategy: Strategy
@@ -240,6 +289,7 @@ class Mechanism:
     cost: Cost
     width: int = 1
     moves: Moves = field(default=one_column, repr=False, compare=False)
+    contributions: Contributions = Contributions()
 
     @classmethod
     def calibrate(
@@ -251,17 +301,20 @@ class Mechanism:
         already: Cost = Cost(),  # noqa: B008 - frozen
         observations: int | None = None,
         moves: Moves = one_column,
+        contributions: Contributions = Contributions(),  # noqa: B008 - frozen
     ) -> Mechanism:
         """Spend all that ``already`` leaves of the promise on the prefix sums.
 
         ``observations`` is how many observations the leaves sum up (for the overflow check);
-        ``moves`` says how far one unit can move a leaf.
+        ``moves`` says how far one unit can move a leaf, ``contributions`` how many of them.
         """
         if leaves < 1:
             raise ParameterError("length", "at least one observation after the lag", leaves)
 
         def sensitivity(steps: int) -> Fraction:
-            return _sensitivity(strategy, leaves, moves(steps))
+            sizes = moves(steps)
+            largest = max(map(max, sizes))
+            return _sensitivity(_of_column(strategy, leaves, contributions, largest), sizes)
 
         if strategy.law == "laplace":
             epsilon = Fraction(guarantee.epsilon) - already.epsilon
@@ -287,14 +340,20 @@ class Mechanism:
             strategy = strategy.refined(leaves, steps, LARGEST_SCALE / scale)
             scale = gaussian_std(sensitivity(steps), mu)
             cost = Cost.gaussian(sensitivity(steps) / Fraction(scale) ** 2)
-        return cls(strategy, leaves, steps, scale, cost, len(moves(steps)[0]), moves)
+        width = len(moves(steps)[0])
+        return cls(strategy, leaves, steps, scale, cost, width, moves, contributions)
 
     def sensitivity(self, steps: int) -> Fraction:
         """How far the nodes of all columns can move when one unit does its most on ``steps``.
 
         The L1 norm for Laplace noise, the square of the L2 norm for Gaussian noise.
         """
-        return _sensitivity(self.strategy, self.leaves, self.moves(steps))
+        return _sensitivity(self._of_column, self.moves(steps))
+
+    @cached_property
+    def _of_column(self) -> _OfColumn:
+        largest = max(map(max, self.moves(self.steps)))
+        return _of_column(self.strategy, self.leaves, self.contributions, largest)
 
     def with_less(self, share: Fraction) -> tuple[int, Cost]:
         """Steps that leave ``share`` of the cost (ε, or μ²) unspent, and the cost of the rest.
@@ -334,7 +393,7 @@ class Mechanism:
             low, high = 0, 2 * steps  # all that is tried and fits becomes `low`
             while high - low > 1:
                 middle = (low + high) // 2
-                fits = self.strategy.sensitivity(self.leaves, middle) <= whole * part
+                fits = self._of_column(middle) <= whole * part
                 low, high = (middle, high) if fits else (low, middle)
             return low
 

@@ -45,13 +45,15 @@ class Outlook:
 
     ``length``, ``after`` and ``until`` count observations, by the clock expected ones;
     ``noise_per_unit`` is the noise std of the last sum per unit of clipping range; ``until`` is the
-    observation at which the range may change again.
+    observation at which the range may change again.  Where the statistic ``forgets``, they count
+    what it looks back on instead: ``length`` of them, ``until`` under the next range.
     """
 
     length: int
     after: int
     until: int
     noise_per_unit: float
+    forgets: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,14 @@ class Threshold(ABC):
 
     def __post_init__(self) -> None:
         settle(self)
+
+    @property
+    def begins_with_counts(self) -> bool:
+        """Whether the first look may be counts as well, of which :meth:`observed` tells how many.
+
+        Then it can take Gaussian noise, as persons need it.
+        """
+        return False
 
     # --- the schedule: public --------------------------------------------------------------------
 
@@ -139,6 +149,10 @@ class Threshold(ABC):
         raise NotImplementedError(f"{type(self).__name__} looks once")
 
     # --- judging: post-processing ----------------------------------------------------------------
+
+    def observed(self, noisy: IntArray) -> int:
+        """How many values noisy counts were made from, as far as they tell; at least 1."""
+        raise NotImplementedError(f"{type(self).__name__} looks once")
 
     def judge(
         self, bounds: Range, looks: tuple[Look, ...], ranges: tuple[Range, ...], outlook: Outlook

@@ -77,6 +77,11 @@ class TailHistogram(Threshold):
     corrects: ClassVar[bool] = True
     hides_count: ClassVar[bool] = True
 
+    @property
+    def begins_with_counts(self) -> bool:
+        """Unless a centre has to be found first."""
+        return not self.two_sided
+
     # --- public schedule -------------------------------------------------------------------------
 
     def segment_ends(self, lag: int, length: int, every: int) -> tuple[int, ...]:
@@ -170,8 +175,12 @@ class TailHistogram(Threshold):
         noise = LatticeNoise(LAWS["laplace"], scale, secret, ("threshold", self.name))
         noisy = exact_counts + noise.draw(0, len(exact_counts))
         if observations is None:
-            observations = max(1, round(int(noisy.sum()) / PARTS))
+            observations = self.observed(noisy)
         return Look(observations, noisy, scale, "laplace", centre)
+
+    def observed(self, noisy: IntArray) -> int:
+        """The sum of the counts."""
+        return max(1, round(int(noisy.sum()) / PARTS))
 
     def judge(
         self,
@@ -186,7 +195,8 @@ class TailHistogram(Threshold):
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:
-            past = [kept.width / bounds.width for kept in ranges]
+            felt = ranges[-1:] if outlook.forgets else ranges
+            past = [kept.width / bounds.width for kept in felt]
             ends = _choose_ends(sides, outlook, past)
             if centre is None:
                 learned = learned_range(bounds, ends[0] * bounds.width)
@@ -198,7 +208,8 @@ class TailHistogram(Threshold):
             kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
             last = side.end_of(learned)
             careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
-            removed += side.sign * removed_mass(side.counts, kept_ends, side.width)
+            if not outlook.forgets:
+                removed += side.sign * removed_mass(side.counts, kept_ends, side.width)
             removed_each += side.sign * careful.mean_clipped(last)
             share += careful.clipped_share(last)
         return Finding(
