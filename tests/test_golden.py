@@ -21,6 +21,8 @@ from rillet import (
     ExponentialQuantile,
     HonakerTree,
     Independent,
+    Mean,
+    Person,
     Plan,
     Secret,
     SignedDigitTree,
@@ -77,6 +79,19 @@ PLANS = {
     "clock, count": lambda: by_clock(lag=0, statistic=Count()),
     "clock, declared range": lambda: by_clock(lag=0),
     "clock, keys": lambda: by_clock(keys=["a", "b", 3]),
+    "window": lambda: plan(lag=50, statistic=Mean(window=20)),
+    "window, may be missing": lambda: plan(lag=50, statistic=Mean(window=20), missing="skip"),
+    "window, pure": lambda: plan(lag=70, statistic=Sum(window=70), delta=0.0),
+    "short window, pure": lambda: plan(lag=50, statistic=Sum(window=20), delta=0.0),
+    "half-life": lambda: plan(lag=50, statistic=Mean(half_life=60)),
+    "half-life, pure": lambda: plan(lag=50, statistic=Mean(half_life=20), delta=0.0),
+    "clock, window": lambda: by_clock(statistic=Mean(window="24h")),
+    "clock, half-life": lambda: by_clock(statistic=Sum(half_life="60h"), lag=10),
+    "persons": lambda: by_clock(unit=Person(most=5, apart="3h")),
+    "persons, pure": lambda: by_clock(unit=Person(most=5, apart="3h"), delta=0.0),
+    "persons, window": lambda: by_clock(
+        unit=Person(most=5, apart="3h"), statistic=Mean(window="24h")
+    ),
     "keys": lambda: plan(lag=50, length=300, keys=["a", "b", 3]),
     "keys that share a range": lambda: plan(
         lag=90, length=300, keys=["a", "b", 3], shared_threshold=True
@@ -96,7 +111,8 @@ def released(name: str) -> dict[str, str]:
         releases = streams.absorb(values, key_of)
     else:
         ticks = np.sort(random.integers(1, 301, 900))
-        releases = streams.absorb_ticks(values, key_of, ticks, 300)
+        persons = streams._persons(random.integers(0, 100, 900), 900) if made.unit else None
+        releases = streams.absorb_ticks(values, key_of, ticks, 300, person_of=persons)
     assert len(releases) > 100
     # Nine digits: the last bits of logarithms may differ between processors.
     text = "\n".join(
@@ -135,8 +151,7 @@ def test_every_mechanism_is_pinned():
     layouts = [make().layout for make in PLANS.values()]
     strategies = {layout.main.strategy.name for layout in layouts}
     thresholds = {layout.threshold.name for layout in layouts}
-    # What forgets serves no running sum.
-    assert strategies == {name for name in STRATEGIES.own if not name.startswith("decayed-")}
+    assert strategies == set(STRATEGIES.own)
     assert thresholds == set(THRESHOLDS.own)
     for by_clock in (False, True):
         statistics = {one.statistic.name for one in layouts if (one.clock is not None) == by_clock}

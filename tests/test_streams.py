@@ -50,7 +50,7 @@ def make_plan(kind: str, every: int, lower: float, missing: str | float) -> Plan
     learning = {"epsilon": 1.0, "delta": 2**-20, "upper": 100.0, "length": n, "lag": n // 4}
     if kind in STRATEGIES.own:
         strategy = made(kind)
-        statistic = Mean(**looks_back(strategy, lambda leaves: leaves * every))
+        statistic = Mean(**looks_back(strategy, lambda leaves: int(leaves * every)))
         return baseline(n, strategy=strategy, statistic=statistic, delta=2**-20, **common)
     if kind in FORGETTING:
         memory = {name: leaves * every for name, leaves in FORGETTING[kind].items()}

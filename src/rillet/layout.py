@@ -351,7 +351,7 @@ class Layout:
             noise_per_unit=noise,
         )
 
-    # --- what a statistic looks back on ------------------------------------------------------------
+    # --- what a statistic looks back on ---------------------------------------------------------
 
     @cached_property
     def discount(self) -> float:

@@ -90,7 +90,7 @@ def plan_of(shape: str, strategy: Any, **more: Any) -> Plan:
         **more,
     }
     memory = looks_back(
-        strategy, lambda n: n if isinstance(fields.get("every", 1), int) else f"{n}h"
+        strategy, lambda n: n if isinstance(fields.get("every", 1), int) else f"{int(n)}h"
     )
     if learns and not memory:
         fields["threshold_share"] = 0.5
