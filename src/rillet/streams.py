@@ -168,7 +168,7 @@ class Streams(_Single):
             tick_of = clock.entering(raw_ticks, closed + 1, closed + 1 + clock.ticks_of_grace)
             return self.absorb_ticks(raw_values, key_of, tick_of, closed, person_of=person_of)
 
-    def _persons(self, person: object, count: int) -> Persons | None:
+    def _persons(self, person: object, count: int) -> Persons:
         """Pseudonyms of the persons that were given, exactly where the plan protects persons."""
         gate = self._store.gate
         if gate is None:
@@ -176,7 +176,7 @@ class Streams(_Single):
                 raise ParameterError(
                     "person", "none: the plan protects single observations", "one", _PROTECT
                 )
-            return None
+            return NO_PERSONS
         if person is None:
             raise ParameterError("person", "whose each observation is", None)
         return gate.pseudonyms(as_ids(person, count))
@@ -194,7 +194,7 @@ class Streams(_Single):
             closed = min(clock.closed_by(reached), self._planned.length)
             nothing = np.empty(0, np.int64)
             ticks = max(closed, self._store.progress.ticks)
-            return self.absorb_ticks(np.empty(0), nothing, nothing, ticks, person_of=NO_PERSONS)
+            return self.absorb_ticks(np.empty(0), nothing, nothing, ticks)
 
     def _clock(self, name: str, given: object) -> Clock | None:
         clock = self._planned.clock
@@ -292,7 +292,7 @@ class Streams(_Single):
         tick_of: IntArray,
         until: int,
         *,
-        person_of: Persons | None = None,
+        person_of: Persons = NO_PERSONS,
         sequence: IntArray | None = None,
         absorbed: Absorbed | None = None,
     ) -> Releases:
@@ -322,7 +322,7 @@ class Streams(_Single):
                 wanted &= ~seen
             gate, entries = self._store.gate, None
             if gate is not None:
-                assert person_of is not None
+                assert len(person_of) == len(raw_values)
                 if layout.setting.missing:
                     wanted &= ~np.isnan(raw_values)
                 rows = np.flatnonzero(wanted)

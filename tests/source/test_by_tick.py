@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rillet import OutputError, ParameterError
 from rillet.errors import InputError
 from rillet.gather.clock import NO_TIME, Clock
+from rillet.gather.gate import Pseudonyms
 from rillet.source import Block, DeclaredKeys, Source, by_tick, open_source
 from rillet.source.by_tick import ByTick
 from rillet.testing import check_source
@@ -30,8 +31,8 @@ class Rows(Source):
     replayable, redelivers = True, False
     name = identity = "rows"
 
-    def __init__(self, at, key_of=None, sequence=None, stop=None):
-        self.at, self.key_of, self.sequence = at, key_of, sequence
+    def __init__(self, at, key_of=None, sequence=None, stop=None, person=None):
+        self.at, self.key_of, self.sequence, self.person = at, key_of, sequence, person
         self.values = np.arange(float(len(at)))
         self.stop = threading.Event() if stop is None else stop
         self.passes = 0
@@ -48,7 +49,7 @@ class Rows(Source):
             columns = {
                 name: None if column is None else column[rows]
                 for name, column in vars(self).items()
-                if name in ("at", "key_of", "sequence")
+                if name in ("at", "key_of", "sequence", "person")
             }
             yield Block(
                 self.values[rows], fraction=min(1.0, (row + 100) / len(self.values)), **columns
@@ -65,6 +66,22 @@ def small(monkeypatch):
 
 def times(ticks, within=0):
     return CLOCK.start + (np.asarray(ticks, np.int64) - 1) * HOUR + within
+
+
+def test_persons_are_sorted_along_as_pseudonyms_alone(small):
+    random = np.random.default_rng(8)
+    ids = np.array([b"household-%d" % number for number in random.integers(0, 40, 1000)], object)
+    at = times(random.integers(0, 30, 1000))
+    pseudonyms = Pseudonyms(bytes(32))
+    with ByTick(Rows(at, person=ids), CLOCK, 25, pseudonyms=pseudonyms) as source:
+        blocks = list(source.blocks(block_rows=77))
+        raw_file = os.pread(source._runs._file.fileno(), 1 << 20, 0)
+    assert len(raw_file) > 25_000
+    assert b"household" not in raw_file
+    rows = by_definition(at, 25)
+    expected = pseudonyms(ids[rows].tolist())
+    assert np.array_equal(np.concatenate([block.person for block in blocks]), expected)
+    assert np.array_equal(np.concatenate([block.raw_values for block in blocks]), rows)
 
 
 def by_definition(at, length, key_of=None):

@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 
+from rillet.errors import InputError
 from rillet.gather.clock import NO_TIME
 from rillet.source import UNDECLARED, Block, DeclaredKeys, Source, open_source
 from rillet.testing import ContractViolation, check_source
@@ -45,15 +46,21 @@ TIMES += ["1969-12-31T23:59:59Z", "2099-01-01", "9999-12-31T23:59:59.999999Z", "
 NEW_YEAR = 1_767_225_600_000_000
 AT = [NEW_YEAR, NEW_YEAR - 3_600_000_000, NO_TIME, NEW_YEAR, 1_500_000, NO_TIME, -1_000_000]
 AT += [4_070_905_200_000_000, 253_402_300_799_999_999, NO_TIME, NO_TIME, NO_TIME]
-NAMES = ("line", "x", "n", "at")
-ROWS = list(zip(LINES, CELLS, TEXTS, TIMES, strict=True))
-EXPECTED = {"key_of": KEY_OF, "sequence": SEQUENCE, "at": AT}
-WANTED = {"sequence": "n", "time": "at", "zone": "Europe/Berlin"}
+PERSONS = ["household-1", "17", "", " 17", "1_7", "None", "né", "x" * 300, "0", "-3", "é", "17"]
+NAMES = ("line", "x", "n", "at", "who")
+ROWS = list(zip(LINES, CELLS, TEXTS, TIMES, PERSONS, strict=True))
+EXPECTED = {
+    "key_of": KEY_OF,
+    "sequence": SEQUENCE,
+    "at": AT,
+    "person": [person.strip().encode() for person in PERSONS],
+}
+WANTED = {"sequence": "n", "time": "at", "zone": "Europe/Berlin", "person": "who"}
 
 
 def csv_file(folder):
-    body = "".join(f'{line},"{cell}",{text},{at}\n' for line, cell, text, at in ROWS)
-    (folder / "d.csv").write_text("line,x,n,at\n" + body)
+    body = "".join(f'{line},"{cell}",{text},{at},{who}\n' for line, cell, text, at, who in ROWS)
+    (folder / "d.csv").write_text("line,x,n,at,who\n" + body)
     return folder / "d.csv"
 
 
@@ -192,7 +199,11 @@ class Broken(Source):
                 "arrived alone": np.array([now()] * (values.size + 1)),
             }.get(self.fault)
             at = np.zeros(values.size, np.int64) if self.fault == "unasked" else None
-            yield Block(values, position, None, {"rows": row}, at=at, arrived=arrived)
+            who = np.array([b"%d" % (value != 4.125) for value in values.tolist()], object)
+            person = who if self.fault == "person" else None
+            yield Block(
+                values, position, None, {"rows": row}, at=at, person=person, arrived=arrived
+            )
             row = end
 
 
@@ -215,6 +226,36 @@ class Broken(Source):
 def test_a_broken_promise_is_named(fault, promise):
     with pytest.raises(ContractViolation, match=promise):
         check_source(lambda stop: Broken(fault, stop), np.arange(20) + 0.125)
+
+
+def test_another_person_is_noticed():
+    values, persons = np.arange(20) + 0.125, [b"1"] * 20
+    with pytest.raises(ContractViolation, match="other persons"):
+        check_source(lambda stop: Broken("person", stop), values, person=persons)
+    persons[4] = b"0"
+    check_source(lambda stop: Broken("person", stop), values, person=persons)
+
+
+def test_persons_are_text_or_integers_in_every_format(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    found = ['"a"', "7", "7.0", "null", "true", "[7]", "1e400", "7.5", '" 7"']
+    lines = "".join(f'{{"x": 1, "who": {who}}}\n' for who in found)
+    (tmp_path / "d.jsonl").write_text(lines + '{"x": 1}\nnothing\n')
+    options = {"path": tmp_path / "d.jsonl", "column": "x", "person": "who"}
+    (block,) = open_source(options).blocks()
+    expected = [b"a", b"7", b"7", b"", b"", b"", b"", b"", b"7", b"", b""]
+    assert block.person.tolist() == expected
+    pq.write_table(pa.table({"x": [1.0, 2.0], "who": [7, None]}), tmp_path / "d.parquet")
+    (block,) = open_source({**options, "path": tmp_path / "d.parquet"}).blocks()
+    assert block.person.tolist() == [b"7", b""]
+    pq.write_table(pa.table({"x": [1.0], "who": [7.5]}), tmp_path / "d.parquet")
+    with pytest.raises(InputError, match="text or integers in the column 'who'"):
+        open_source({**options, "path": tmp_path / "d.parquet"}).check()
+    (tmp_path / "d.csv").write_text("x\n1\n")
+    with pytest.raises(InputError, match="'who'"):
+        open_source({**options, "path": tmp_path / "d.csv"}).check()
 
 
 def test_a_warning_is_noticed():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TAB, _TABS = "\t", ("tab", "\\t")
 #: Options that a configuration has instead.
 _INSTEAD = (
-    *("plan", "column", "time", "format", "delimiter", "key_column", "keys", "sequence"),
+    *("plan", "column", "time", "person", "format", "delimiter", "key_column", "keys", "sequence"),
     "follow",
     *("state", "key_file", "out", "existing"),
 )
@@ -114,6 +114,11 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--column", metavar="C", help="the column or field with the values")
     parser.add_argument(
         "--time", metavar="T", help="by the clock, the column or field with the time of each row"
+    )
+    parser.add_argument(
+        "--person",
+        metavar="P",
+        help="where persons are protected (--most), the column or field with the id of each row's",
     )
     parser.add_argument(
         "--key-column",
@@ -257,6 +262,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
         "path": args.file,
         "column": args.column,
         "time": args.time,
+        "person": args.person,
         "format": args.format,
         "delimiter": delimiter,
         "follow": args.follow,

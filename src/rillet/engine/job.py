@@ -25,6 +25,7 @@ import numpy as np
 from rillet.engine.reader import Ended, Reader
 from rillet.errors import StateError, StreamEnded
 from rillet.gather.clock import Clock
+from rillet.gather.gate import NO_PERSONS
 from rillet.noise import IntArray
 from rillet.plan import Plan
 from rillet.privacy import Charges
@@ -320,6 +321,7 @@ class Job:
 
     def _absorb_by_clock(self, clock: Clock, block: Block, key_of: IntArray) -> None:
         """Absorb the block into the ticks that its observations enter, and close those before."""
+        block = _pseudonymous(self._store, block)
         closed = self._store.progress.ticks
         if isinstance(block, TickBlock):
             assert block.at is not None
@@ -339,6 +341,7 @@ class Job:
             key_of,
             tick_of,
             self._part(until),
+            person_of=NO_PERSONS if block.person is None else block.person,
             sequence=block.sequence,
             absorbed=_absorbed(self._store, block),
         )
@@ -470,6 +473,14 @@ def _absorbed(store: Store, block: Block) -> Absorbed | None:
     return Absorbed(block.start, block.position, len(block), _digest(store, [block]))
 
 
+def _pseudonymous(store: Store, block: Block) -> Block:
+    """The block with pseudonyms in place of ids, if it has any."""
+    if block.person is None or isinstance(block, TickBlock):
+        return block
+    assert store.gate is not None  # no source is asked for persons without
+    return replace(block, person=store.gate.pseudonyms(block.person.tolist()))
+
+
 def check_replay(source: Source, store: Store, folder: object) -> None:
     """Compare the last block absorbed with what the source has there now.
 
@@ -478,7 +489,7 @@ def check_replay(source: Source, store: Store, folder: object) -> None:
     last = store.progress.absorbed
     if last is None or not isinstance(store, SqliteStore) or not source.replayable:
         return
-    blocks = list(source.replay(last.start, last.rows))
+    blocks = [_pseudonymous(store, block) for block in source.replay(last.start, last.rows)]
     if not blocks or not hmac.compare_digest(_digest(store, blocks), last.digest):
         raise StateError(
             f"{folder}: what the source has now is not what was absorbed from it; the same noise "
@@ -494,7 +505,7 @@ def _digest(store: SqliteStore, blocks: Sequence[Block]) -> str:
     raw_parts: list[bytes | memoryview] = [
         json.dumps([blocks[0].start, blocks[-1].position], sort_keys=True).encode()
     ]
-    for name in ("raw_values", "key_of", "sequence", "at"):
+    for name in ("raw_values", "key_of", "sequence", "at", "person"):
         raw_columns = [getattr(block, name) for block in blocks]
         if raw_columns[0] is not None:
             raw_parts += [np.ascontiguousarray(raw_column).data for raw_column in raw_columns]

@@ -108,10 +108,12 @@ def _opened(
         durable = config.state is not None
         if durable:
             stack.enter_context(_stopped_by_signals(stop))
-        source = stack.enter_context(_source(config, stop))
+        source = _source(config, stop)
         sinks = _sinks(config)
         streams = _streams(config, source, sinks, secret, restored=restored)
         stack.callback(streams.close)
+        source = stack.enter_context(_in_order(config, source, streams, stop))
+        check_replay(source, streams.store, config.state)
         positions = streams.store.sinks()
         couriers = {}
         for name, sink in sinks.items():
@@ -165,9 +167,6 @@ def _source(config: Config, stop: threading.Event) -> Source:
             raise ParameterError(
                 "state", "none for a pipe by the clock, which cannot be read again", config.state
             )
-        length = None if config.plan.length is None else config.plan.last_t
-        rows = config.source.get("block_rows")
-        source = ByTick(source, clock, length, block_rows=rows, folder=config.state, stop=stop)
     if source.redelivers and config.state is None:
         # What was counted would not be remembered, and a broker would be told that messages are
         # safe which are not: what comes again would count twice.
@@ -180,9 +179,36 @@ def _source(config: Config, stop: threading.Event) -> Source:
     return source
 
 
+def _in_order(config: Config, source: Source, streams: Streams, stop: threading.Event) -> Source:
+    """By the clock a finished source in the order of time, with the streams' pseudonyms."""
+    plan, gate = config.plan, streams.store.gate
+    if plan.clock is None or source.live:
+        return source
+    return ByTick(
+        source,
+        plan.clock,
+        None if plan.length is None else plan.last_t,
+        block_rows=config.source.get("block_rows"),
+        pseudonyms=None if gate is None else gate.pseudonyms,
+        folder=config.state,
+        stop=stop,
+    )
+
+
 def _table(config: Config) -> Mapping[str, Any]:
     """The source's options, with the plan's zone for times that have none."""
     table, plan = config.source, config.plan
+    if plan.unit is not None and "person" not in table:
+        raise ParameterError(
+            "source.person", "the column with the person of each row", None, "type --person COLUMN"
+        )
+    if plan.unit is None and "person" in table:
+        raise ParameterError(
+            "source.person",
+            "none: the plan protects single observations",
+            table["person"],
+            "to protect persons, type --most M as well",
+        )
     if plan.clock is None:
         if "time" in table:
             raise ParameterError(
@@ -237,7 +263,9 @@ def _streams(
         return plan.open_many(**kept)
     if not begun:
         check_beginning(folder, config.key_file, plan.guard(**kept))
-    return _open_folder(config, source, restored=restored, **kept)
+    return plan.open_folder(
+        folder, key_file=config.key_file, source=source.identity, restored=restored, **kept
+    )
 
 
 def _kept(name: FileName | None) -> dict[str, Any]:
@@ -263,20 +291,6 @@ def _kept(name: FileName | None) -> dict[str, Any]:
             hint="name a new file, and it will be made",
         )
     return {"secret": secret, "uses": path.with_name(path.name + ".uses")}
-
-
-def _open_folder(config: Config, source: Source, **options: Any) -> Streams:
-    """The streams in the folder; refused if the source has changed what was absorbed from it."""
-    assert config.state is not None
-    streams = config.plan.open_folder(
-        config.state, key_file=config.key_file, source=source.identity, **options
-    )
-    try:
-        check_replay(source, streams.store, config.state)
-    except BaseException:
-        streams.close()
-        raise
-    return streams
 
 
 def _ended_early(source: Source, streams: Streams) -> InputError:
@@ -329,14 +343,22 @@ def check(
         if config.metrics is not None:
             stack.enter_context(listening(config.metrics))
             yield f"metrics: {config.metrics[0]}:{config.metrics[1]} is free"
-        source = stack.enter_context(_source(config, threading.Event()))
+        stop = threading.Event()
+        source = _source(config, stop)
         source.check()
         yield f"source: {source.name} can be read"
         sinks, positions = _sinks(config), {}
-        begun = config.state is not None and (config.state / "state.db").exists()
-        if begun:
-            streams = _open_folder(config, source, restored=restored, only_look=True)
+        if config.state is not None and (config.state / "state.db").exists():
+            streams = config.plan.open_folder(
+                config.state,
+                key_file=config.key_file,
+                source=source.identity,
+                restored=restored,
+                only_look=True,
+            )
             stack.callback(streams.close)
+            source = stack.enter_context(_in_order(config, source, streams, stop))
+            check_replay(source, streams.store, config.state)
             positions = streams.store.sinks()
             yield f"state: {config.state} goes on after {_so_far(streams)}"
         elif config.state is not None:

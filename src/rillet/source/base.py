@@ -50,16 +50,17 @@ class RawRows(NamedTuple):
     key_of: IntArray | None = None
     sequence: IntArray | None = None
     at: IntArray | None = None
+    person: npt.NDArray[Any] | None = None
 
     def part(self, rows: slice) -> RawRows:
         """Return some of the rows."""
-        raw_others = [None if column is None else column[rows] for column in self[1:]]
+        raw_others: list[Any] = [None if column is None else column[rows] for column in self[1:]]
         return RawRows(self.raw_values[rows], *raw_others)
 
     def joined(self, raw_more: RawRows) -> RawRows:
         """Return these rows and others behind them."""
 
-        def both(one: IntArray | None, other: IntArray | None) -> IntArray | None:
+        def both(one: Any, other: Any) -> Any:
             return None if one is None or other is None else np.concatenate((one, other))
 
         raw_values = np.concatenate((self.raw_values, raw_more.raw_values))
@@ -70,8 +71,8 @@ class RawRows(NamedTuple):
 class Block:
     """Consecutive observations.
 
-    **Privacy.** Touches raw data: values, keys, sequence numbers and times are unreleased. So are
-    positions, which may count the bytes of rows. ``repr`` shows the number of rows alone.
+    **Privacy.** Touches raw data: values, keys, sequence numbers, times and persons are unreleased.
+    So are positions, which may count the bytes of rows. ``repr`` shows the number of rows alone.
 
     ``numpy.asarray(block)`` gives the values, so a block can be passed where an array is wanted.
 
@@ -94,6 +95,10 @@ class Block:
     at : numpy.ndarray or None
         int64, the time that each observation tells, in microseconds since 1970,
         `rillet.gather.clock.NO_TIME` if it tells none; None if the source was not asked for them.
+    person : numpy.ndarray or None
+        Whose each observation is: objects of bytes, the text of the id, empty if there is none.
+        In the order of ticks (`rillet.source.by_tick`) uint64, pseudonyms in place of ids. None if
+        the source was not asked for them.
     arrived : numpy.ndarray or None
         int64, when this machine received each observation, in the same unit, whenever it is
         absorbed; None if the source is not a live one. Not the same if the rows are read again.
@@ -106,6 +111,7 @@ class Block:
     key_of: IntArray | None = None
     sequence: IntArray | None = None
     at: IntArray | None = None
+    person: npt.NDArray[Any] | None = None
     arrived: IntArray | None = None
 
     def __len__(self) -> int:
@@ -131,10 +137,11 @@ class Source(ABC):
 
     - **One row, one observation.** A cell that is empty, missing or no number is NaN. No value
       makes a source raise, warn, skip or add a row.
-    - **Keys, sequence numbers and times.** On request each observation has the index of its key
-      among the declared ones, its sequence number and its time. A row with no such key stays,
-      marked `rillet.source.UNDECLARED`; who absorbs the block drops it. From a live source (a
-      broker, a pipe, a file that is followed) it also has the time when it was received.
+    - **Keys, sequence numbers, times and persons.** On request each observation has the index of
+      its key among the declared ones, its sequence number, its time and its person. A
+      row with no such key stays, marked `rillet.source.UNDECLARED`; who absorbs the block drops it.
+      From a live source (a broker, a pipe, a file that is followed) it also has the time when it
+      was received.
     - **Bounded memory.** At most ``block_rows`` rows are held at a time, and a chunk of those
       behind.
     - **Resume.** ``blocks(block.position)`` continues behind that block, ``blocks(block.start)``

@@ -5,8 +5,8 @@ memory depends neither on the number of rows nor on that of ticks. The runs lie 
 that only its owner can read and that has no name, so nothing is left of it when the process ends,
 however it ends.
 
-**Privacy.** Touches raw data. How many rows a tick has, and so how blocks are cut and how large the
-temporary file is, is private.
+**Privacy.** Touches raw data; ids of persons are in the file as pseudonyms only. How many rows a
+tick has, and so how blocks are cut and how large the temporary file is, is private.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from rillet.errors import InputError, OutputError, ParameterError
 from rillet.gather.clock import Clock
+from rillet.gather.gate import Pseudonyms
 from rillet.source.base import (
     Block,
     IntArray,
@@ -48,7 +49,13 @@ DEFAULT_BLOCK_ROWS: Final = 1 << 18
 #: Rows as they lie in the file: the columns of a block that the source has.
 RawRecords = npt.NDArray[np.void]
 
-_COLUMNS: Final = {"raw_values": "f8", "key_of": "i8", "sequence": "i8", "at": "i8"}
+_COLUMNS: Final[dict[str, Any]] = {
+    "raw_values": "f8",
+    "key_of": "i8",
+    "sequence": "i8",
+    "at": "i8",
+    "person": ("u8", (2,)),
+}
 _NO_TICK: Final = 2**63 - 1
 _BEGINNING: Final[Position] = {"tick": 0, "rows": 0}
 
@@ -89,6 +96,8 @@ class ByTick(Source):
         The ticks, and how many there are; None if no end is known.
     block_rows
         So many rows to a block.
+    pseudonyms
+        What ids of persons become, where the source has them.
     folder
         For the temporary file; by default the system's.
     stop
@@ -102,10 +111,12 @@ class ByTick(Source):
         length: int | None = None,
         *,
         block_rows: int | None = None,
+        pseudonyms: Pseudonyms | None = None,
         folder: str | os.PathLike[str] | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         self._source, self._clock, self._length = source, clock, length
+        self._pseudonyms = pseudonyms
         self._block_rows = rows_to_a_block(block_rows, DEFAULT_BLOCK_ROWS)
         self._folder = Path(tempfile.gettempdir() if folder is None else folder)
         self._stop = threading.Event() if stop is None else stop
@@ -172,11 +183,18 @@ class ByTick(Source):
             used &= raw_ticks <= self._length
         if block.key_of is not None:
             used &= block.key_of != UNDECLARED
-        raw_columns = {name: getattr(block, name) for name in _COLUMNS}
-        given = {name: kind for name, kind in _COLUMNS.items() if raw_columns[name] is not None}
-        raw_records = np.empty(int(np.count_nonzero(used)), list(given.items()))
-        for name in given:
-            raw_records[name] = raw_columns[name][used]
+        raw_columns = {
+            name: raw_column[used]
+            for name in _COLUMNS
+            if (raw_column := getattr(block, name)) is not None
+        }
+        if "person" in raw_columns:
+            assert self._pseudonyms is not None
+            raw_columns["person"] = self._pseudonyms(raw_columns["person"].tolist())
+        kinds = [(name, _COLUMNS[name]) for name in raw_columns]
+        raw_records = np.empty(int(np.count_nonzero(used)), kinds)
+        for name, raw_column in raw_columns.items():
+            raw_records[name] = raw_column
         return raw_records
 
     def _write(self, runs: _Runs, raw_held: list[RawRecords]) -> None:

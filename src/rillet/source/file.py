@@ -62,6 +62,8 @@ class FileOptions(
         The column with the time of each row; see :mod:`rillet.gather.clock` for what is read.
     zone : str, optional
         The zone of times that name none, such as ``"Europe/Berlin"``.
+    person : str, optional
+        The column with the id of the person whose each row is: text or integers, compared as text.
     follow : bool
         At the end of a file wait for it to grow, and take a last line only with its line end.
     block_rows : int, optional
@@ -75,6 +77,7 @@ class FileOptions(
     sequence: str | None = None
     time: str | None = None
     zone: str | None = None
+    person: str | None = None
     follow: bool = False
     block_rows: Annotated[int, Meta(ge=1)] | None = None
 
@@ -143,7 +146,9 @@ class FileSource(Source):
         self._options, self._stop = options, stop
         # Each block costs something for each key in it, so many keys want large ones.
         self._block_rows = options.block_rows or DEFAULT_BLOCK_ROWS << (2 if keys else 0)
-        self._wanted = Wanted(options.column, keys, options.sequence, options.time, options.zone)
+        self._wanted = Wanted(
+            options.column, keys, options.sequence, options.time, options.zone, options.person
+        )
         self._reader: LineReader | None = None
         standard = options.path == STANDARD_INPUT
         self.name = "standard input" if standard else options.path

@@ -19,6 +19,7 @@ import numpy as np
 
 from rillet.errors import InputError, ParameterError
 from rillet.gather.clock import as_times
+from rillet.gather.gate import id_text
 from rillet.source.base import RawRows, is_integer
 from rillet.source.cells import find_column, listed, number, numbers, text_of
 from rillet.source.keys import Wanted
@@ -66,7 +67,8 @@ def check_record(source: str, first: bytes, wanted: Wanted) -> None:
     elif wanted.names:
         raise ParameterError(
             "column",
-            "the name of a field, since keys, sequence numbers and times are read from fields",
+            "the name of a field, since keys, sequence numbers, times and persons are read from "
+            "fields",
             None,
         )
     else:
@@ -135,10 +137,10 @@ def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
         if time is not None:
             raw_times = [record.get(time) for record in raw_records]
             raw_at = as_times(raw_times, len(raw_records), wanted.zone)
-        return wanted.raw_rows(
-            np.fromiter(raw_found, dtype=np.float64, count=len(raw_records)),
-            [[text_of(record.get(name)) for record in raw_records] for name in wanted.texts],
-            raw_at,
-        )
+        raw_texts = [[text_of(record.get(name)) for record in raw_records] for name in wanted.texts]
+        if wanted.person is not None:
+            raw_texts[-1] = [id_text(record.get(wanted.person)) for record in raw_records]
+        raw_values = np.fromiter(raw_found, dtype=np.float64, count=len(raw_records))
+        return wanted.raw_rows(raw_values, raw_texts, raw_at)
 
     return raw_rows_of

@@ -144,12 +144,14 @@ class Wanted:
     #: The column with times, and the zone of those that name none.
     time: str | None = None
     zone: str | None = None
+    #: The column with the id of each row's person.
+    person: str | None = None
 
     @property
     def texts(self) -> list[str]:
-        """The columns of text beside the values: the parts of the key, then sequence numbers."""
+        """The columns of text beside the values: the parts of the key, sequence numbers, person."""
         keys = [] if self.keys is None else list(self.keys.columns)
-        return keys if self.sequence is None else [*keys, self.sequence]
+        return [*keys, *(name for name in (self.sequence, self.person) if name is not None)]
 
     @property
     def names(self) -> list[str]:
@@ -164,7 +166,7 @@ class Wanted:
         *,
         plain: bool = False,
     ) -> RawRows:
-        """Return values with keys, sequence numbers and times, from the cells of `texts`.
+        """Return values with keys, sequence numbers, times and persons, from the cells of `texts`.
 
         ``plain`` is as for `rillet.source.cells.numbers`.
 
@@ -176,4 +178,5 @@ class Wanted:
             self.keys.indexes(*raw_columns[:parts]) if self.keys and parts else None,
             None if self.sequence is None else sequence_numbers(raw_columns[parts], plain=plain),
             raw_at,
+            None if self.person is None else np.array(raw_columns[-1], object),
         )

@@ -73,6 +73,9 @@ class MqttOptions(
         read. Without one the time of receipt stands for it.
     zone : str, optional
         The zone of times that name none, such as ``"Europe/Berlin"``.
+    person : str, optional
+        The field with the id of the person whose the observation is: text or an integer, compared
+        as text.
     username, password_file : str, optional
         To log in; the password is the first line of the file.
     tls : bool
@@ -96,6 +99,7 @@ class MqttOptions(
     sequence: str | None = None
     time: str | None = None
     zone: str | None = None
+    person: str | None = None
     username: str | None = None
     password_file: str | None = None
     tls: bool = False
@@ -110,7 +114,7 @@ class MqttOptions(
         TopicTemplate(self.topic)
         self.broker()
         time_zone(self.zone)
-        for name in ("sequence", "time"):
+        for name in ("sequence", "time", "person"):
             if getattr(self, name) is not None and self.field is None:
                 raise ParameterError("field", f"the name of a field, since {name} names one", None)
 
@@ -176,7 +180,13 @@ class MqttSource(Source):
         self._subscription = template.subscription
         self._index_of = template.table(keys)
         self._raw_rows_of = json_rows(
-            Wanted(options.field, sequence=options.sequence, time=options.time, zone=options.zone)
+            Wanted(
+                options.field,
+                sequence=options.sequence,
+                time=options.time,
+                zone=options.zone,
+                person=options.person,
+            )
         )
         self._open: MqttLink | None = None
         self.name = self._broker.address

@@ -7,7 +7,7 @@ import json
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ def check_source(
     key_of: ArrayLike | None = None,
     sequence: ArrayLike | None = None,
     at: ArrayLike | None = None,
+    person: Sequence[bytes] | None = None,
     make_long: Callable[[int], Source] | None = None,
 ) -> None:
     """Check every promise of `rillet.source.Source`.
@@ -44,8 +45,9 @@ def check_source(
         that others get wrong: empty, no number, infinite, quoted, too long.
     raw_values
         What it must yield, NaN where there is no number; at least two rows.
-    key_of, sequence, at
-        The keys, sequence numbers and times that it must yield; None if it was asked for none.
+    key_of, sequence, at, person
+        The keys, sequence numbers, times and persons that it must yield; None if it was asked for
+        none. White space around the text of a person does not count.
     make_long
         Makes the source over a given number of rows, to see that memory does not grow with them.
 
@@ -54,7 +56,7 @@ def check_source(
     ContractViolation
         Naming the broken promise.
     """
-    expected = {"key_of": key_of, "sequence": sequence, "at": at}
+    expected = {"key_of": key_of, "sequence": sequence, "at": at, "person": person}
     probe = _Probe(make, np.asarray(raw_values, np.float64), expected)
     # Nothing may be raised or said because of a value.
     with warnings.catch_warnings():
@@ -75,10 +77,10 @@ class _Probe:
         self,
         make: Callable[[threading.Event], Source],
         raw_values: NDArray[np.float64],
-        expected: Mapping[str, ArrayLike | None],
+        expected: Mapping[str, Any],
     ) -> None:
         self._make, self._raw_values = make, raw_values
-        self._expected = {"raw_values": raw_values, **expected}
+        self._expected: dict[str, Any] = {"raw_values": raw_values, **expected}
         self._subject = make(threading.Event())
 
     def _violation(self, promise: str, detail: str) -> ContractViolation:
@@ -105,6 +107,11 @@ class _Probe:
             if expected is None:
                 if any(part is not None for part in parts):
                     raise self._violation(promise, f"expected no {name}, found some")
+                continue
+            if name == "person":
+                raw_texts = [raw_text.strip() for part in parts for raw_text in part.tolist()]
+                if raw_texts != list(self._expected["person"])[first:]:
+                    raise self._violation(promise, f"expected other persons from row {first:,} on")
                 continue
             whole = np.concatenate([np.asarray(expected)[:0], *parts])
             if not np.array_equal(whole, np.asarray(expected)[first:], equal_nan=True):
@@ -174,8 +181,11 @@ class _Probe:
             blocks = source.blocks()
             shown: list[Any] = [source, next(blocks), source.name, source.identity]
             stop.set()
-        for value in self._raw_values[np.isfinite(self._raw_values)].tolist():
-            text = f"{value:g}"
+        texts = [f"{value:g}" for value in self._raw_values[np.isfinite(self._raw_values)].tolist()]
+        texts += [
+            raw_text.decode("utf-8", "replace") for raw_text in self._expected["person"] or ()
+        ]
+        for text in texts:
             if len(text) > 3 and any(text in repr(thing) for thing in shown):
                 raise self._violation("silence", "expected no value in repr or name, found one")
 
