@@ -69,7 +69,19 @@ CLOCK_PLANS = {
         length = "{HOURS}h"
         threshold = "fixed"
         """,
+    "clock, persons": f"""
+        epsilon = 1.0
+        delta = "2^-20"
+        upper = 500.0
+        every = "1h"
+        start = {CLOCK_START}
+        length = "{HOURS}h"
+        lag = 10
+        unit = {{kind = "person", most = 3, apart = "10h", within = "90h"}}
+        """,
 }
+#: Whose rows are, where there are persons; of some it is not known.
+PERSONS = (*(f"person-{number}" for number in range(200)), "")
 
 
 @dataclass(frozen=True)
@@ -87,10 +99,11 @@ class Input:
         keys = [chance.choice((*meters, *GHOSTS)) for _ in range(rows)]
         times = [int(chance.uniform(-10, hours + 10) * 3600) for _ in keys] if hours else [0] * rows
         lines = [
-            f"{key},{chance.lognormvariate(2.0, 0.6):.3f},{CLOCK_START + seconds}\n"
+            f"{key},{chance.lognormvariate(2.0, 0.6):.3f},{CLOCK_START + seconds},"
+            f"{chance.choice(PERSONS)}\n"
             for key, seconds in zip(keys, times, strict=True)
         ]
-        path.write_text("meter,kwh,when\n" + "".join(lines), encoding="ascii")
+        path.write_text("meter,kwh,when,who\n" + "".join(lines), encoding="ascii")
         if hours:
             return cls(path, Counter(dict.fromkeys(meters, hours)))
         return cls(path, Counter(key for key in keys if key in METERS))
@@ -215,6 +228,8 @@ class FileJob(Job):
         meters = METERS
         if plan in CLOCK_PLANS:
             source, meters = source + "time = 'when'\n", CLOCK_METERS
+        if "unit" in CLOCK_PLANS.get(plan, ""):
+            source += "person = 'who'\n"
         super().__init__(folder, {**PLANS, **CLOCK_PLANS}[plan], meters, source, forked=forked)
         # A copy: to the guard against reuse these are secrets of different jobs.
         self.given, self._secret = given, folder / "secret"
