@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def ticks_of_a_person(most: int, apart: int) -> list[tuple[int, ...]]:
         ticks
         for count in range(1, most + 1)
         for ticks in combinations(range(1, TICKS + 1), count)
-        if all(b - a >= apart for a, b in zip(ticks, ticks[1:], strict=False))
+        if all(b - a >= apart for a, b in pairwise(ticks))
     ]
 
 
