@@ -447,10 +447,25 @@ class Releases:
         return len(self.t)
 
     def __iter__(self) -> Iterator[Release]:
-        numbers = [self.rows(name).tolist() for name in NUMBERS]
+        return self._each(slice(None))
+
+    def latest(self) -> dict[Key, Release]:
+        """The last release of each key."""
+        last = np.full(len(self.keys), -1)
+        last[self.key_of] = np.arange(len(self))
+        return {release.key: release for release in self._each(last[last >= 0])}
+
+    def _each(self, chosen: slice | IntArray) -> Iterator[Release]:
         width = len(self.names)
-        moments = self.at.view(np.int64).tolist()
-        events = zip(self.key_of.tolist(), self.t.tolist(), moments, strict=True)
+        numbers = [
+            self.rows(name).reshape(-1, width)[chosen].reshape(-1).tolist() for name in NUMBERS
+        ]
+        events = zip(
+            self.key_of[chosen].tolist(),
+            self.t[chosen].tolist(),
+            self.at[chosen].view(np.int64).tolist(),
+            strict=True,
+        )
         for index, (key, t, at) in enumerate(events):
             rows = [
                 {
@@ -568,12 +583,12 @@ class Releases:
                     joined[same] = np.concatenate(rows)[row_order]
                 columns[name] = joined[same]
             t, at = t[order], at[order]
-            keys, key_of = _renumbered(tuple(indices), key_of[order])
+            keys, key_of = renumbered(tuple(indices), key_of[order])
         return Releases(keys, key_of, t, at, first.names, columns, **first.common)
 
     def compact(self) -> Releases:
         """The same releases, knowing their own keys only; a slice knows those of the whole."""
-        keys, key_of = _renumbered(self.keys, self.key_of)
+        keys, key_of = renumbered(self.keys, self.key_of)
         if len(keys) == len(self.keys):
             return self
         return Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
@@ -648,7 +663,7 @@ class Releases:
         A column that never changes is stored as one number, one that never changes within a key as
         one for each key, and one that follows from others by their names (:func:`origins`).
         """
-        keys, key_of = _renumbered(self.keys, self.key_of)
+        keys, key_of = renumbered(self.keys, self.key_of)
         own = Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
         listed: list[tuple[str, str, str]] = []
         arrays: list[bytes] = []
@@ -825,7 +840,7 @@ def _joined(parts: Sequence[Releases]) -> Column:
     return column
 
 
-def _renumbered(keys: tuple[Key, ...], key_of: IntArray) -> tuple[tuple[Key, ...], IntArray]:
+def renumbered(keys: tuple[Key, ...], key_of: IntArray) -> tuple[tuple[Key, ...], IntArray]:
     """The keys that appear, in the order in which they do."""
     unseen = len(key_of)
     first = np.full(len(keys), unseen)

@@ -26,7 +26,7 @@ from rillet.errors import StreamEnded
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.layout import Layout, LookNoise, Segment, Worth
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
-from rillet.release import NUMBERS, Column, Key, Release, Releases
+from rillet.release import NUMBERS, Column, Key, Release, Releases, Rows, renumbered
 from rillet.statistic import Range, Totals, Units
 from rillet.strategy.base import Levels, State
 from rillet.threshold import Look
@@ -151,20 +151,20 @@ def step(
     a replay gives the same releases.  Nothing depends on the values before the noise.
     """
     state, parts = step_parts(layout, key, state, raw_block, at)
-    return state, Releases.join(parts) if parts else no_releases(layout, key)
+    return _released(layout, key, state, parts, at)
 
 
 def step_parts(
     layout: Layout, key: Key, state: StreamState, raw_block: FloatArray, at: int
-) -> tuple[StreamState, list[Releases]]:
-    """As :func:`step`, with the releases of each segment apart: those of many keys are joined once.
+) -> tuple[StreamState, list[Part]]:
+    """As :func:`step`, for :func:`in_order`; who puts the parts together sets ``latest``.
 
     **Privacy.** As :func:`step`.
     """
     assert layout.clock is None  # a tick is not an observation
     if state.t + len(raw_block) > layout.length:
         raise stream_ended(layout, state.t + len(raw_block), key)
-    parts: list[Releases] = []
+    parts: list[Part] = []
     if state.t < layout.lag:
         raw_learning, raw_block = np.split(raw_block, [layout.lag - state.t])
         state = state.but(
@@ -173,11 +173,12 @@ def step_parts(
         )
         if state.t == layout.lag:
             state, released = _finish_warm_up(layout, key, state, at)
-            parts.append(released)
+            parts += released
     while len(raw_block):
-        raw_part, raw_block = np.split(raw_block, [layout.segment_at(state.t + 1).last - state.t])
-        state, released = _run_segment(layout, key, state, raw_part, at)
-        parts.append(released)
+        room = layout.segment_at(state.t + 1).last - state.t
+        raw_part, raw_block = raw_block[:room], raw_block[room:]
+        state, released = _run_segment(layout, key, state, raw_part)
+        parts += released
     return state, parts
 
 
@@ -189,6 +190,19 @@ def advance(
     tick_of: IntArray,
     until: int,
 ) -> tuple[StreamState, Releases]:
+    """As :func:`advance_parts`, with the releases."""
+    state, parts = advance_parts(layout, key, state, raw_values, tick_of, until)
+    return _released(layout, key, state, parts, 0)
+
+
+def advance_parts(
+    layout: Layout,
+    key: Key,
+    state: StreamState,
+    raw_values: FloatArray,
+    tick_of: IntArray,
+    until: int,
+) -> tuple[StreamState, list[Part]]:
     """Absorb values of a clock's ticks and close all ticks up to ``until``, empty or not.
 
     ``tick_of`` does not fall, and has no closed tick; what belongs to a tick after the one that is
@@ -198,7 +212,7 @@ def advance(
     saturates at a public number, which is 1-Lipschitz.
     """
     assert state.t <= until <= layout.length
-    parts: list[Releases] = []
+    parts: list[Part] = []
     if state.raw_held is not None:
         raw_values = np.concatenate([state.raw_held[0], raw_values])
         tick_of = np.concatenate([state.raw_held[1], tick_of])
@@ -220,11 +234,11 @@ def advance(
             state = state.but(t=closed, raw_buffer=_buffered(state.raw_buffer, raw_part))
             if closed == layout.lag:
                 state, released = _finish_warm_up(layout, key, state)
-                parts.append(released)
+                parts += released
             continue
-        state, released = _run_segment(layout, key, state, raw_part, 0, ticks, closed)
-        parts.append(released)
-    return state, Releases.join(parts) if parts else no_releases(layout, key)
+        state, released = _run_segment(layout, key, state, raw_part, ticks, closed)
+        parts += released
+    return state, parts
 
 
 def _buffered(raw_buffer: tuple[FloatArray, ...], raw_part: FloatArray) -> tuple[FloatArray, ...]:
@@ -250,7 +264,7 @@ def stream_ended(layout: Layout, found: int, key: Key = ()) -> StreamEnded:
 
 def _finish_warm_up(
     layout: Layout, key: Key, state: StreamState, at: int = 0
-) -> tuple[StreamState, Releases]:
+) -> tuple[StreamState, list[Part]]:
     """Learn the range from the buffer, release its total, forget the buffer.
 
     **Privacy.** Costs each of the first ``lag`` observations the threshold's cost plus the
@@ -268,7 +282,7 @@ def _finish_warm_up(
     mechanism, leaf = layout.warm_up, layout.warm_up_leaf
     if mechanism is None:
         anchor = replace(anchor, after=layout.lag, prefixes=(0.0,) * leaf.width)
-        return _begin_main(layout, state.but(anchor=anchor)), no_releases(layout, key)
+        return _begin_main(layout, state.but(anchor=anchor)), []
     grid = Grid(anchor.range.lower, anchor.range.upper, *leaf.cut(mechanism.steps))
     zero = (0,) * leaf.width
     every = layout.lag if layout.clock is not None else layout.warm_up_every
@@ -312,24 +326,15 @@ def _finish_warm_up(
         state = state.but(complete=bool(complete[-1]))
     for reading, _ in leaf.corrected:
         sums[reading] = sums[reading] + anchor.removed / layout.lag * t
-    releases = _releases(
-        layout,
-        key,
-        t,
-        at,
-        sums,
-        lambda part: lambda one, other: covariance(one, other)[part],
-        anchor,
-        complete,
+    part = Part(
+        key, t, sums, lambda rows: lambda one, other: covariance(one, other)[rows], anchor, complete
     )
-    last = releases[-1:]
     state = state.but(
         anchor=anchor,
         warm_up_units=units,
-        backfill=releases if layout.backfill else None,
-        latest=Release(key, layout.lag, int(last.at.view(np.int64)[0]), (lambda: last[-1].rows,)),
+        backfill=_releases(layout, part, at) if layout.backfill else None,
     )
-    return _begin_main(layout, state), last
+    return _begin_main(layout, state), [part]
 
 
 def _first_look(layout: Layout, state: StreamState, raw_values: FloatArray) -> Look:
@@ -556,11 +561,12 @@ def _run_segment(
     key: Key,
     state: StreamState,
     raw_block: FloatArray,
-    at: int,
     tick_of: IntArray | None = None,
     until: int = 0,
-) -> tuple[StreamState, Releases]:
+) -> tuple[StreamState, list[Part]]:
     """Clip, quantise, group into leaves, encode, add noise, decode; in cache-sized chunks.
+
+    What is released is one part, or none.
 
     **Privacy.** Each observation is charged what its segment says, once.
     """
@@ -588,7 +594,7 @@ def _run_segment(
                 prefix[done : done + added] = part
             done += added
     if not done:
-        return state, no_releases(layout, key)
+        return state, []
     last_prefixes = tuple(float(prefix[-1]) for prefix in prefixes)
     t = layout.release_times(first_leaf, done)
     worth, warm_up = state.worth, state.warm_up_units
@@ -610,13 +616,7 @@ def _run_segment(
             for reading, _ in leaf.corrected:
                 sums[reading][-1] = plain_last[reading] + state.anchor.removed
     covariance = partial(_covariances, layout, worth, warm_up, first_leaf)
-    releases = _releases(layout, key, t, at, sums, covariance, anchor, complete)
-    last, last_sums = int(t[-1]), tuple(float(total[-1]) for total in sums)
-    last_complete = None if complete is None else bool(complete[-1])
-    of_last = partial(covariance, slice(done - 1, done))
-    latest = _latest_rows, layout, anchor, last, last_sums, of_last, last_complete
-    last_at = int(_times(layout, t[-1:], at)[0])
-    return state.but(latest=Release(key, last, last_at, latest)), releases
+    return state, [Part(key, t, sums, covariance, anchor, complete)]
 
 
 def _covariances(
@@ -625,20 +625,6 @@ def _covariances(
     """Covariances at some leaves of one segment, counted from the first."""
     leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
     return layout.covariances(leaves, worth, warm_up)
-
-
-def _latest_rows(
-    layout: Layout,
-    anchor: Anchor,
-    t: int,
-    sums: tuple[float, ...],
-    covariances: Callable[[], Covariance],
-    complete: bool | None,
-) -> list[dict[str, Any]]:
-    found = covariances()
-    return release_rows(
-        layout, anchor, t, sums, lambda one, other: float(found(one, other)[0]), complete
-    )
 
 
 def _windows(state: StreamState, sums: list[FloatArray]) -> tuple[StreamState, list[FloatArray]]:
@@ -933,24 +919,107 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
 # --- Releases: post-processing ---------------------------------------------------------------
 
 
-def _releases(
+class Part(NamedTuple):
+    """Releases of one key in one segment, as readings: numbers are worked out for many at once."""
+
+    key: Key
+    t: IntArray
+    sums: list[FloatArray]
+    covariance: Callable[[slice], Covariance]
+    anchor: Anchor
+    complete: NDArray[np.bool_] | None
+
+    def last(self) -> Part:
+        """The last one alone; holds nothing of the others."""
+        covariance, end = self.covariance, len(self.t)
+        return self._replace(
+            t=self.t[-1:].copy(),
+            sums=[total[-1:].copy() for total in self.sums],
+            covariance=lambda _: covariance(slice(end - 1, end)),
+            complete=None if self.complete is None else self.complete[-1:].copy(),
+        )
+
+
+def _released(
+    layout: Layout, key: Key, state: StreamState, parts: list[Part], at: int
+) -> tuple[StreamState, Releases]:
+    """The releases of one key, whose numbers are worked out when they are asked for."""
+    if not parts:
+        return state, no_releases(layout, key)
+    last = parts[-1].last()
+    (last_at,) = _times(layout, last.t, at).tolist()
+    latest = Release(key, int(last.t[0]), last_at, (_rows_of, layout, last))
+    return state.but(latest=latest), Releases.join([_releases(layout, part, at) for part in parts])
+
+
+def _rows_of(layout: Layout, last: Part) -> Rows:
+    return _releases(layout, last, 0)[0].rows
+
+
+def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: int = 0) -> Releases:
+    """The releases of many keys in the order of ``arrivals``, as :meth:`Releases.join` has it.
+
+    Their numbers are worked out, for all of them at once.
+    """
+    if not parts:
+        return no_releases(layout)
+    order = np.argsort(np.concatenate(arrivals), kind="stable")
+    part_of = np.repeat(np.arange(len(parts)), [len(part.t) for part in parts])[order]
+    indices: dict[Key, int] = {}
+    key_of = np.array([indices.setdefault(part.key, len(indices)) for part in parts])[part_of]
+    covariances = [part.covariance(slice(0, len(part.t))) for part in parts]
+    complete = [part.complete for part in parts if part.complete is not None]
+    whole = parts[0]._replace(
+        t=np.concatenate([part.t for part in parts])[order],
+        sums=[np.concatenate(each)[order] for each in zip(*(p.sums for p in parts), strict=True)],
+        covariance=lambda _: (
+            lambda one, other: np.concatenate([each(one, other) for each in covariances])[order]
+        ),
+        complete=np.concatenate(complete)[order] if complete else None,
+    )
+    anchors = [part.anchor for part in parts]
+    lower, upper, share = np.array(
+        [(anchor.range.lower, anchor.range.upper, anchor.clipped_share) for anchor in anchors]
+    ).T
+    keys, key_of = renumbered(tuple(indices), key_of)
+    clipping = _range(lower[part_of], upper[part_of])
+    releases = _table(layout, keys, key_of, whole, clipping, share[part_of], at)
+    for name in _numbers_of(layout):
+        releases.rows(name)
+    return releases
+
+
+def _releases(layout: Layout, part: Part, at: int) -> Releases:
+    """The releases of one part, whose numbers are worked out when they are asked for."""
+    anchor, count = part.anchor, len(part.t)
+    clipping = _range(_constant(anchor.range.lower, count), _constant(anchor.range.upper, count))
+    share = _constant(anchor.clipped_share, count)
+    return _table(layout, (part.key,), _constant_integer(0, count), part, clipping, share, at)
+
+
+def _range(lower: Any, upper: Any) -> Range:
+    """The ranges of many releases."""
+    return Range(lower, upper)
+
+
+def _table(
     layout: Layout,
-    key: Key,
-    t: IntArray,
+    keys: tuple[Key, ...],
+    key_of: IntArray,
+    part: Part,
+    clipping: Range,
+    clipped_share: FloatArray,
     at: int,
-    sums: list[FloatArray],
-    covariance: Callable[[slice], Covariance],
-    anchor: Anchor,
-    complete: NDArray[np.bool_] | None = None,
 ) -> Releases:
-    statistic, rows = layout.statistic, len(t) * len(layout.statistic.names)
-    numbers = _Numbers(layout, t, sums, covariance, anchor.range, complete)
+    statistic, t = layout.statistic, part.t
+    numbers = _Numbers(layout, t, part.sums, part.covariance, clipping, part.complete)
     columns: dict[str, Column] = dict.fromkeys(_numbers_of(layout), numbers)
-    for name, value in _clipping(layout, anchor).items():
-        columns[name] = _constant(value, rows)
+    for name, column in _clipping(layout, clipping, clipped_share).items():
+        ends = column if isinstance(column, np.ndarray) else _constant(column, len(t))
+        columns[name] = ends if len(statistic.names) == 1 else np.repeat(ends, len(statistic.names))
     return Releases(
-        (key,),
-        _constant_integer(0, len(t)),
+        keys,
+        key_of,
         t,
         _times(layout, t, at),
         statistic.names,
@@ -978,7 +1047,7 @@ class _Numbers:
         t: IntArray,
         sums: list[FloatArray],
         covariance: Callable[[slice], Covariance],
-        clipping: Range,
+        clipping: Any,
         complete: NDArray[np.bool_] | None,
     ) -> None:
         self.layout, self.t, self.sums, self.covariance = layout, t, sums, covariance
@@ -1004,7 +1073,7 @@ class _Numbers:
             None if self.layout.setting.by_clock else self.layout.remembered(self.t[part]),
             tuple(total[part] for total in self.sums),
             cache(self.covariance(part)),
-            self.clipping,
+            _range(self.clipping.lower[part], self.clipping.upper[part]),
             None if self.complete is None else self.complete[part],
         )
 
@@ -1035,7 +1104,7 @@ def release_rows(
     totals = Totals(count, sums, covariance, anchor.range, complete)
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
-        **_clipping(layout, anchor),
+        **_clipping(layout, anchor.range, anchor.clipped_share),
         "noise_law": layout.noise_law,
         "post_processing": layout.post_processing,
     }
@@ -1054,13 +1123,13 @@ def _times(layout: Layout, t: IntArray, at: int) -> IntArray:
     return _constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
 
 
-def _clipping(layout: Layout, anchor: Anchor) -> dict[str, float]:
+def _clipping(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
     """The clipping range of a record; unknown where nothing is clipped."""
     clips = layout.statistic.clips
     return {
-        "clip_lower": anchor.range.lower if clips else float("nan"),
-        "clip_upper": anchor.range.upper if clips else float("nan"),
-        "clipped_share": anchor.clipped_share,
+        "clip_lower": clipping.lower if clips else float("nan"),
+        "clip_upper": clipping.upper if clips else float("nan"),
+        "clipped_share": clipped_share,
     }
 
 
@@ -1075,15 +1144,14 @@ def _constant_integer(value: int, count: int) -> IntArray:
 
 def no_releases(layout: Layout, key: Key = ()) -> Releases:
     """An empty table of a plan's releases."""
-    empty = np.empty(0)
-    nothing = [empty] * len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
-    return _releases(
-        layout,
+    nothing = [np.empty(0)] * len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
+    complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
+    part = Part(
         key,
         np.empty(0, np.int64),
-        0,
         nothing,
-        lambda _: lambda *_: empty,
+        lambda _: lambda *_: np.empty(0),
         Anchor(Range(0.0, 0.0)),
-        np.empty(0, bool) if layout.leaf.may_be_complete else None,
+        complete,
     )
+    return _releases(layout, part, 0)

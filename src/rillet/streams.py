@@ -33,7 +33,17 @@ from rillet.scalar import ScalarRun
 from rillet.state.base import Absorbed, Kept, MemoryStore, Pool, Progress, Store
 from rillet.state.uses import POOL, Guard
 from rillet.statistic import Range, Totals
-from rillet.step import StreamState, advance, counted, no_releases, step_parts, stream_ended
+from rillet.step import (
+    Part,
+    StreamState,
+    advance_parts,
+    counted,
+    in_order,
+    no_releases,
+    step,
+    step_parts,
+    stream_ended,
+)
 from rillet.threshold import Outlook
 from rillet.times import moment, now
 
@@ -350,13 +360,13 @@ class Streams(_Single):
         rows_of = dict(rows_of_keys(key_of))
         closes = until > self._store.progress.ticks
         kept: dict[int, Kept] = {}
-        parts: list[Releases] = []
+        parts: list[Part] = []
         for index in range(len(self.keys)) if closes else rows_of:
             rows = rows_of.get(index, slice(0))
             ticks = tick_of[rows]
             order = np.argsort(ticks, kind="stable")
             before = self._store.read(layout, index)
-            after, releases = advance(
+            after, own = advance_parts(
                 layout,
                 self.keys[index],
                 before.state,
@@ -365,11 +375,9 @@ class Streams(_Single):
                 until,
             )
             kept[index] = Kept(after, before.sequence)
-            if len(releases):
-                parts.append(releases)
-        if not parts:
-            return kept, no_releases(layout)
-        return kept, Releases.join(parts, [part.t for part in parts])
+            parts += own
+        releases = in_order(layout, parts, [part.t for part in parts])
+        return self._with_latest(kept, releases), releases
 
     def _step_each(
         self, layout: Layout, key_of: IntArray, raw_values: FloatArray, at: int
@@ -377,30 +385,31 @@ class Streams(_Single):
         """Step each key that occurs; raises before any state has changed."""
         if layout.clock is not None:
             raise ParameterError("every", "a number of observations: this run counts", "a clock")
+        rows_of = dict(rows_of_keys(key_of))
         kept: dict[int, Kept] = {}
-        parts: list[Releases] = []
-        starts: list[tuple[Any, int]] = []
-        for index, rows in rows_of_keys(key_of):
-            before = self._store.read(layout, index)
+        parts: list[Part] = []
+        arrivals: list[IntArray] = []
+        for index, rows in rows_of.items():
+            before, key = self._store.read(layout, index), self.keys[index]
             raw_own = filled(layout, raw_values[rows])
-            after, own = step_parts(layout, self.keys[index], before.state, raw_own, at)
-            kept[index] = Kept(after, before.sequence)
-            if before.state.t < layout.lag <= after.t and after.backfill is not None:
-                own.insert(0, after.backfill[:-1])  # Its last one is the first released.
-            for part in own:
-                if len(part):
-                    parts.append(part)
-                    starts.append((rows, before.state.t))
-        if not parts:
-            return kept, no_releases(layout)
-        if len(kept) == 1:
-            return kept, Releases.join(parts)
-        # What was backfilled comes with the observation that ended the warm-up.
-        arrivals = [
-            rows[np.maximum(part.t, layout.lag) - absorbed - 1]
-            for part, (rows, absorbed) in zip(parts, starts, strict=True)
-        ]
-        return kept, Releases.join(parts, arrivals)
+            if len(rows_of) == 1:
+                state, releases = step(layout, key, before.state, raw_own, at)
+                return {index: Kept(state, before.sequence)}, releases
+            state, own = step_parts(layout, key, before.state, raw_own, at)
+            kept[index] = Kept(state, before.sequence)
+            parts += own
+            # What was backfilled comes with the observation that ended the warm-up.
+            arrivals += [rows[np.maximum(part.t, layout.lag) - before.state.t - 1] for part in own]
+        releases = in_order(layout, parts, arrivals, at)
+        return self._with_latest(kept, releases), releases
+
+    def _with_latest(self, kept: dict[int, Kept], releases: Releases) -> dict[int, Kept]:
+        """The same states with the last release of each."""
+        latest = releases.latest()
+        for index, own in kept.items():
+            if (release := latest.get(self.keys[index])) is not None:
+                kept[index] = Kept(own.state.but(latest=release), own.sequence)
+        return kept
 
     def _check_lengths(self, layout: Layout, key_of: IntArray) -> None:
         """Refuse more observations in the pool than a key may have: later would be too late."""
