@@ -257,6 +257,8 @@ def test_a_release_may_have_several_rows():
         releases["0.95"]
     assert list(releases[::-1]) == list(releases)[::-1]
     assert list(Releases.from_bytes(releases.to_bytes())) == list(releases)
+    assert releases.latest() == {("b",): releases[2], ("a",): releases[1]}
+    assert releases[:0].latest() == {}
     order = [np.array([5, 1, 3])]
     assert list(Releases.join([releases], order)) == [releases[1], releases[2], releases[0]]
     assert list(Releases.join([releases[:1], releases[1:]])) == list(releases)

@@ -196,7 +196,7 @@ class Totals:
         Where missing values are left out, and their number is released: whether it was within what
         its noise explains, so that none is taken to be missing.
     clipping
-        The clipping range in force.
+        The clipping range in force; its ends are arrays where the readings are.
     """
 
     __slots__ = ("_covariance", "clipping", "complete", "count", "sums")
