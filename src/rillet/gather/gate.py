@@ -1,9 +1,10 @@
 """The gate: a bounded number of each person's observations enters, far enough apart, over all keys.
 
-For each person it knows the tick of the last observation that entered, and how many did in that
-tick's block.  Whether an observation enters is a function of its tick, of that person's earlier
-observations in the order of their arrival, and of public numbers: no other person is touched.  So
-nothing is ever forgotten to make room; an entry goes when the clock has closed its whole block.
+For each person in a block of time it knows the tick of the last observation that entered, and how
+many did.  Whether an observation enters is a function of its tick, of that person's observations in
+the same block that came before it, and of public numbers: no other person is touched, and no other
+block.  So nothing is ever forgotten to make room; an entry goes when the clock has closed its whole
+block.
 
 **Privacy.** Touches raw data, and is private itself: who is in it, how many there are, and what was
 dropped.  It must be as durable as the streams, since a lost gate would let a person in again.  Ids
@@ -38,7 +39,7 @@ __all__ = [
 
 #: A person for each observation: the two halves of a keyed digest; zeros where there is no id.
 Persons: TypeAlias = NDArray[np.uint64]
-#: What the gate knows of some persons, one row for each.
+#: What the gate knows of some persons, one row for each block that somebody is in.
 Entries: TypeAlias = NDArray[np.void]
 ENTRY: Final = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("used", "<i4")])
 
@@ -47,6 +48,8 @@ _NOBODY: Final = bytes(16)
 #: So often the next observation of all persons is decided at once; what is then left, of few
 #: persons with many observations each, is decided one by one.
 _ROUNDS: Final = 32
+#: Odd, and without a pattern.
+_BLOCK_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 #: The table grows beyond this share of its slots, and never has fewer slots than so many.
 _FULLEST: Final = 2 / 3
 _LEAST_ROOM: Final = 63
@@ -65,10 +68,8 @@ class GateRule:
     within: int | None = None
 
     def block_of(self, ticks: IntArray) -> IntArray:
-        """The block of each tick, counted from 0; -1 for tick 0, which is none."""
-        if self.within is None:
-            return np.where(ticks > 0, 0, -1)
-        return (ticks - 1) // self.within
+        """The block of each tick, counted from 0."""
+        return np.zeros_like(ticks) if self.within is None else (ticks - 1) // self.within
 
     def over(self, closed: int) -> int:
         """The last tick of the last block that is over when so many ticks are closed."""
@@ -196,7 +197,7 @@ class Gate:
         return f"Gate({self.rule})"
 
     def __len__(self) -> int:
-        """How many persons are in it.  **Privacy.** Private."""
+        """How many entries it has.  **Privacy.** Private."""
         return self._persons
 
     def decide(self, person_of: Persons, tick_of: IntArray) -> tuple[NDArray[np.bool_], Entries]:
@@ -205,16 +206,19 @@ class Gate:
         ``tick_of`` is the tick that each would enter, which is not closed.  Nothing changes before
         the entries are taken over.
 
-        **Privacy.** Touches raw data.  For each person a function of that person's observations.
+        **Privacy.** Touches raw data.  For each person in a block a function of that person's
+        observations in it.
         """
         enters = np.zeros(len(tick_of), bool)
         rows = np.flatnonzero(person_of.any(axis=1))
         if not len(rows):
             return enters, np.empty(0, ENTRY)
-        low, high = person_of[rows, 0], person_of[rows, 1]
+        # A person in another block has another entry: half of the digest is moved on.
+        blocks = self.rule.block_of(tick_of[rows]).astype(np.uint64)
+        low, high = person_of[rows, 0] + blocks * _BLOCK_STEP, person_of[rows, 1]
         order = np.argsort(low, kind="stable")
         mixed = (np.diff(low[order]) == 0) & (np.diff(high[order]) != 0)
-        if mixed.any():  # two persons share half a digest
+        if mixed.any():  # two entries share half a digest
             order = np.lexsort((high, low))
         rows, low, high = rows[order], low[order], high[order]
         first = np.ones(len(rows), bool)
@@ -229,37 +233,32 @@ class Gate:
         return enters, entries[np.unique(who[chosen])]
 
     def _choose(self, entries: Entries, who: IntArray, ticks: IntArray) -> IntArray:
-        """The rows that enter, of rows grouped by person; ``entries`` follow.
+        """The rows that enter, of rows grouped by their entry; ``entries`` follow.
 
-        What does not enter now never will: its person's last tick, block and number only grow.
+        What does not enter now never will: the last tick and the number of an entry only grow.
         """
         most, apart = self.rule.most, self.rule.apart
-        blocks = self.rule.block_of(ticks)
         last, used = entries["last"].copy(), entries["used"].copy()
-        block = self.rule.block_of(last)
         chosen: list[IntArray] = []
         left = np.arange(len(ticks))
         for _ in range(_ROUNDS):
             own = who[left]
-            room = (used[own] < most) & (ticks[left] >= last[own] + apart)
-            fits = (blocks[left] > block[own]) | ((blocks[left] == block[own]) & room)
+            fits = (used[own] == 0) | ((used[own] < most) & (ticks[left] >= last[own] + apart))
             left, own = left[fits], own[fits]
             if not len(left):
                 break
             first = np.ones(len(left), bool)
             first[1:] = own[1:] != own[:-1]
             rows, own = left[first], own[first]
-            used[own] = np.where(blocks[rows] == block[own], used[own] + 1, 1)
-            last[own], block[own] = ticks[rows], blocks[rows]
+            used[own] += 1
+            last[own] = ticks[rows]
             chosen.append(rows)
             left = left[~first]
         for row in left.tolist():
-            own, tick, new = who[row], ticks[row], blocks[row] > block[who[row]]
-            if new or (
-                blocks[row] == block[own] and used[own] < most and tick >= last[own] + apart
-            ):
-                used[own] = 1 if new else used[own] + 1
-                last[own], block[own] = tick, blocks[row]
+            own = who[row]
+            if used[own] == 0 or (used[own] < most and ticks[row] >= last[own] + apart):
+                used[own] += 1
+                last[own] = ticks[row]
                 chosen.append(np.array([row]))
         entries["last"], entries["used"] = last, used
         return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
