@@ -134,14 +134,21 @@ class Pseudonyms:
     below n²/2^129, 10^-27 for a million: they would share one quota.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_keyed",)
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = blake2b(key=key, digest_size=16, person=b"rillet gate")
 
     def __call__(self, raw_ids: Sequence[bytes]) -> Persons:
         """The digest of each id; zeros for an empty one.  No id is kept beyond this call."""
-        raw_digests = b"".join(map(_Digests(self._key).__getitem__, raw_ids))
+        digests = dict.fromkeys(raw_ids, _NOBODY)
+        for raw_id in digests:
+            raw_text = raw_id.strip()
+            if raw_text:
+                hashed = self._keyed.copy()
+                hashed.update(raw_text)
+                digests[raw_id] = hashed.digest()
+        raw_digests = b"".join(map(digests.__getitem__, raw_ids))
         return np.frombuffer(raw_digests, "<u8").reshape(-1, 2)
 
     def __repr__(self) -> str:
@@ -149,23 +156,6 @@ class Pseudonyms:
 
     def __reduce__(self) -> str:
         raise TypeError("Pseudonyms are not pickled: they hold a key")
-
-
-class _Digests(dict[bytes, bytes]):
-    """Each different id is digested once."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def __missing__(self, raw_id: bytes) -> bytes:
-        raw_text = raw_id.strip()
-        digest = _NOBODY
-        if raw_text:
-            digest = blake2b(
-                raw_text, key=self._key, digest_size=16, person=b"rillet gate"
-            ).digest()
-        self[raw_id] = digest
-        return digest
 
 
 # --- The gate ------------------------------------------------------------------------------------
