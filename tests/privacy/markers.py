@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import sqlite3
 import struct
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ VALUES = (1234.5678901234567, 987.6543210987654, -55555.44443333, 8.76543219e14)
 NAME = "Zweiundvierzigstrasse-9"
 #: So many rows have it.
 DROPPED = 37
+#: Persons, by text and by a number.
+PERSONS = ("Erika-Mustermann-1871", "815049326717")
 
 
 def _binary(value: float) -> dict[str, bytes]:
@@ -74,6 +77,25 @@ def short_forms(value: float, plan: Plan) -> dict[str, bytes]:
     return forms
 
 
+def id_forms(person: str) -> dict[str, bytes]:
+    """An id, and what everybody can make of it without a key."""
+    raw_id = person.encode()
+    raw = {"text": raw_id, "UTF-16": person.encode("utf-16-le")}
+    if person.isdecimal():
+        raw["integer <"] = struct.pack("<q", int(person))
+        raw["integer >"] = struct.pack(">q", int(person))
+        raw["double"] = struct.pack("<d", float(person))
+    for how in ("md5", "sha1", "sha256", "sha512", "blake2b", "blake2s"):
+        raw[how] = hashlib.new(how, raw_id).digest()
+    for personalised in (b"", b"rillet gate"):
+        digest = hashlib.blake2b(raw_id, digest_size=16, person=personalised).digest()
+        raw[f"blake2b-128 {personalised!r}"] = digest
+    forms = dict(raw)
+    for name, content in raw.items():
+        forms.update({f"{name}, {how}": shape for how, shape in _encoded(content).items()})
+    return forms
+
+
 def _unit(value: float, plan: Plan) -> int:
     """The lattice integer of a value, on the grid in force."""
     bounds = plan.layout.declared_range
@@ -114,6 +136,10 @@ class Written:
             for form, shape in short_forms(value, plan).items():
                 for name, content in quiet.items():
                     assert shape not in content, f"{value} as {form} in {name}"
+        for person in PERSONS:
+            for form, shape in id_forms(person).items():
+                for name, content in everything.items():
+                    assert shape not in content, f"{person} as {form} in {name}"
         for name, content in everything.items():
             assert NAME.encode() not in content, name
             assert NAME.encode("utf-16-le") not in content, name

@@ -6,7 +6,10 @@ that the process wrote is searched for them, in every form in which a program wr
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -23,8 +26,17 @@ import numpy as np
 import pytest
 
 from helpers.servers import free_port
-from privacy.markers import DROPPED, NAME, VALUES, Written, long_forms, short_forms
-from rillet import Plan, Secret
+from privacy.markers import (
+    DROPPED,
+    NAME,
+    PERSONS,
+    VALUES,
+    Written,
+    id_forms,
+    long_forms,
+    short_forms,
+)
+from rillet import ParameterError, Person, Plan, Secret
 from rillet.cli import main
 from rillet.source import Block
 from rillet.state.base import Absorbed, Kept, Pool
@@ -118,8 +130,6 @@ def written(folder: Path, out: bytes, err: bytes) -> Written:
 
 
 def test_search_finds_every_form(tmp_path):
-    import base64
-
     for value in VALUES:
         raw = np.array([value])
         little, big = raw.astype("<f8").tobytes(), raw.astype(">f8").tobytes()
@@ -155,8 +165,24 @@ def test_search_finds_every_form(tmp_path):
             assert any(form in text for form in forms.values()), text
 
 
+def test_search_finds_every_form_of_a_person():
+    for person in PERSONS:
+        forms = set(id_forms(person).values())
+        for content in (
+            f"unknown person {person!r}".encode(),
+            json.dumps({"who": person}).encode(),
+            person.encode().hex().encode(),
+            b"ab" + base64.b64encode(b"x" + person.encode()),
+            hashlib.sha256(person.encode()).digest(),
+            hashlib.md5(person.encode()).hexdigest().encode(),
+        ):
+            assert any(form in content for form in forms), content
+
+
 def test_check_fails_where_something_is_written(tmp_path):
-    for content in (f"x={VALUES[0]:.6g}", NAME, str(np.array(VALUES[1]).tobytes().hex())):
+    hashed = hashlib.sha256(PERSONS[0].encode()).hexdigest()
+    planted = (NAME, PERSONS[0], hashed, f"{PERSONS[1]},")
+    for content in (f"x={VALUES[0]:.6g}", str(np.array(VALUES[1]).tobytes().hex()), *planted):
         with pytest.raises(AssertionError):
             Written({"log": content.encode()}).check(PLAN)
     Written({"log": b"12 observations, 7 releases"}).check(PLAN)
@@ -642,3 +668,181 @@ def test_by_the_clock_what_is_there_changes_no_line(tmp_path, plan):
     # Where there is nothing no block is read, which a line says at level debug alone.
     quiet = clock_outcome(tmp_path / "quiet", data, plan, "info")
     assert clock_outcome(tmp_path / "nothing", [], plan, "info") == quiet
+
+
+# --- Persons -------------------------------------------------------------------------------------
+
+PEOPLE = dataclasses.replace(CLOCK, unit=Person(most=5, apart="2h", within="24h"))
+
+
+def of_persons(count: int) -> list[tuple[str, float, float, str]]:
+    """Rows by the clock, half of them of the planted persons, some of nobody."""
+    others = ["", *(f"p{number}" for number in range(337))]
+    return [
+        (*row, PERSONS[index % 4 // 2] if index % 2 else others[index % len(others)])
+        for index, row in enumerate(timed(count))
+    ]
+
+
+def give_persons(folder: Path, kind: str, data, *, plan=PEOPLE, more="", follow=False) -> None:
+    """As `by_clock`, with a column of persons."""
+    columns = ("k", "x", "when", "who")
+    if kind == "csv":
+        text = "".join(f"{key},{value!r},{at!r},{who}\n" for key, value, at, who in data)
+        (folder / "in.csv").write_text(",".join(columns) + "\n" + text)
+    elif kind == "jsonl":
+        records = [dict(zip(columns, row, strict=True)) for row in data]
+        for record in records:
+            record["who"] = int(record["who"]) if record["who"].isdecimal() else record["who"]
+        lines = [json.dumps(record) for record in records]
+        lines[20:20] = [f'{{"k": "north", "who": "{PERSONS[0]}', f'["{PERSONS[0]}"]']
+        (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pyarrow.table(dict(zip(columns, map(list, zip(*data, strict=True)), strict=True)))
+        parquet.write_table(table, folder / "in.parquet")
+    source = f'path = "in.{kind}"\ncolumn = "x"\ntime = "when"\nperson = "who"\nblock_rows = 500'
+    configure(folder, f"{source}\nfollow = {str(follow).lower()}", plan=plan, more=more)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_persons_over_a_file(tmp_path, kind, capfd):
+    data = of_persons(MANY)
+    give_persons(tmp_path, kind, data)
+    process = start(tmp_path, "--log-format", "json", "--progress")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert b"48 ticks" in err
+    found = written(tmp_path, out, err)
+    with contextlib.chdir(tmp_path):
+        assert main(["state", "live"]) == 0
+    shown = capfd.readouterr().out.encode()
+    assert b"gate " in shown
+    found.texts["rillet state"] = shown
+    found.check(PLAN)
+    entered = set(map(str, range(320, 341)))  # about as many persons as there are
+    for text in (out, err, shown):
+        assert not (told([row[:3] for row in data]) | entered) & numbers_in(text)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGABRT, signal.SIGKILL])
+def test_persons_while_following(tmp_path, how):
+    """SIGABRT makes the interpreter dump its stacks, as any crash would."""
+    plan = Plan.from_json(
+        PEOPLE.to_json()
+        .replace('"1h"', '"1s"')
+        .replace('"2h"', '"2s"')
+        .replace('"24h"', '"24s"')
+        .replace('"1d"', '"24s"')
+        .replace(CLOCK.start, f"{time.time() - 20:.0f}")
+        .replace('"2d"', '"48s"')
+    )
+    begin, port = float(plan.clock.start) / 1e6, free_port()
+    data = [
+        (key, value, begin + 60 * index / HELD, who)
+        for index, (key, value, _, who) in enumerate(of_persons(HELD))
+    ]
+    more = f'[metrics]\naddress = "127.0.0.1:{port}"\n'
+    give_persons(tmp_path, "csv", data, plan=plan, more=more, follow=True)
+    process = start(tmp_path)
+    out = tmp_path / "out.jsonl"
+    wait_for(out, process, lambda: out.exists() and out.stat().st_size > 1000)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read()
+    process.send_signal(how)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == (0 if how == signal.SIGTERM else -how)
+    found = written(tmp_path, said, err)
+    found.texts["metrics"] = metrics
+    found.check(PLAN)
+    assert b"person" not in metrics
+
+
+#: Code that makes trouble where persons are.
+PERSON_TROUBLE = {
+    "gate": """
+import rillet.gather.gate as gate
+def fail(self, person_of, tick_of):
+    raise ValueError(f'cannot decide {person_of} {tick_of.tolist()}')
+gate.Gate.decide = fail
+""",
+    "pseudonyms": """
+import rillet.gather.gate as gate
+def fail(self, raw_ids): raise KeyError(raw_ids[:50])
+gate.Pseudonyms.__call__ = fail
+""",
+    "columns": """
+import rillet.source.keys as keys
+def fail(self, raw_values, raw_columns, raw_at, *, plain=False): raise TypeError(raw_columns)
+keys.Wanted.raw_rows = fail
+""",
+}
+
+
+@pytest.mark.parametrize("trouble", PERSON_TROUBLE)
+def test_persons_when_something_goes_wrong(tmp_path, trouble):
+    give_persons(tmp_path, "csv", of_persons(800))
+    process = start(tmp_path, code=PERSON_TROUBLE[trouble])
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"unforeseen" in err
+    assert b"Traceback" not in err
+    written(tmp_path, out, err).check(PLAN)
+
+
+def test_repr_of_everything_that_holds_persons(tmp_path):
+    persons, at = [*PERSONS, *PERSONS], 1_772_323_200 + 60.0
+    memory = PEOPLE.open_many(secret=Secret.for_tests(1))
+    durable = PEOPLE.open_folder(tmp_path / "live", secret=Secret.for_tests(1))
+    shown = {}
+    for name, streams in (("memory", memory), ("durable", durable)):
+        streams.update_many(np.array(VALUES), key="north", at=at, person=persons)
+        gate = streams.store.gate
+        for thing in (streams, streams.stream("north"), streams.store, gate, gate.pseudonyms):
+            shown[f"{name}: {type(thing).__name__}"] = f"{thing!r} {thing}"
+        with pytest.raises(ParameterError) as refused:
+            streams.update_many([1.0], key="north", at=at, person=persons)
+        shown[f"{name}: length"] = str(refused.value)
+        key, pseudonym = gate.key.hex(), gate.pseudonyms([PERSONS[0].encode()]).tobytes().hex()
+        assert key not in str(shown)
+        assert pseudonym not in str(shown)
+    durable.close()
+    person = np.array([who.encode() for who in persons], object)
+    shown["block"] = repr(dataclasses.replace(block(), person=person))
+    plain = Plan(epsilon=0.5, upper=2000.0, length=400).open()
+    with pytest.raises(ParameterError) as refused:
+        plain.update(1.0, person=PERSONS[0])
+    shown["refused"] = str(refused.value)
+    assert len(shown) > 12
+    found = Written({name: text.encode() for name, text in shown.items()})
+    found.take_folder(tmp_path, leave_out=())
+    found.check(PLAN)
+
+
+def test_who_is_there_changes_no_line(tmp_path):
+    """One reading more or less of a person, another person, or nobody."""
+    data = of_persons(800)
+    first = person_outcome(tmp_path / "first", data)
+    others = {
+        "one less": data[1:],
+        "one more": [*data, (*data[5][:3], "somebody new")],
+        "nobody": [(*row[:3], "" if index == 7 else row[3]) for index, row in enumerate(data)],
+        "over the bound": [*data, *[data[1]] * 20],
+    }
+    for name, changed in others.items():
+        assert person_outcome(tmp_path / name, changed) == first, name
+
+
+def person_outcome(folder: Path, data):
+    """Lines of the log and of ``rillet state``."""
+    folder.mkdir()
+    give_persons(folder, "csv", data)
+    said, looked = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stderr(said):
+        assert main(["run", "--config", "run.toml", "--log-level", "info"]) == 0
+        with contextlib.redirect_stdout(looked):
+            assert main(["state", "live"]) == 0
+    log = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "", said.getvalue())
+    log = re.sub(r"[0-9.]+ s \([0-9,]+ ticks a second\)", "", log)
+    return sorted(log.splitlines()), looked.getvalue()
