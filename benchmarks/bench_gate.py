@@ -16,6 +16,7 @@ import numpy as np
 import rillet
 from frame import Comparison, Contender, Figure
 from rillet.gather.gate import Gate, GateRule
+from rillet.state.store import SqliteStore
 
 PERSONS = 1_000_000
 BLOCK = 1 << 18
@@ -44,7 +45,8 @@ def _ids() -> list[bytes]:
 @cache
 def _ticks() -> list[int]:
     """Of their observations: some are too soon."""
-    return np.random.default_rng(2027).integers(2, 60, BLOCK).tolist()
+    ticks: list[int] = np.random.default_rng(2027).integers(2, 60, BLOCK).tolist()
+    return ticks
 
 
 @cache
@@ -172,18 +174,21 @@ def _state() -> dict[str, float]:
     try:
         sizes = []
         with plan.open_folder(folder / "live") as streams:
+            store = streams.store
+            assert isinstance(store, SqliteStore)
             for day in range(2):
                 for first in range(0, PERSONS, BLOCK):
                     ids = range(first, min(first + BLOCK, PERSONS))
                     at = 86_400 * day + 1
                     streams.update_many(np.ones(len(ids)), at=at, person=[f"h{i}" for i in ids])
-                    sizes.append(streams.store.gate_bytes / PERSONS)
+                    sizes.append(store.gate_bytes / PERSONS)
         begun = time.perf_counter()
         with plan.open_folder(folder / "live") as streams:
             opened = time.perf_counter() - begun
-            assert len(streams.store.gate) == PERSONS
+            gate = streams.store.gate
+            assert gate is not None and len(gate) == PERSONS
             memory = sum(
-                array.nbytes for array in vars(streams.store.gate).values()
+                array.nbytes for array in vars(gate).values()
                 if isinstance(array, np.ndarray)
             )  # fmt: skip
         return {
@@ -197,10 +202,8 @@ def _state() -> dict[str, float]:
 
 
 def _figure(title: str, name: str, unit: str, at_most: float) -> Figure:
-    return Figure(
-        f"a durable gate with {PERSONS:,} persons, {title}", "state.db" if name != "memory"
-        else "memory", unit, lambda: _state()[name], at_most
-    )  # fmt: skip
+    title = f"a durable gate with {PERSONS:,} persons, {title}"
+    return Figure(title, "rillet", unit, lambda: _state()[name], at_most)
 
 
 def bench_disk() -> Figure:

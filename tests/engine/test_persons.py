@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import uuid
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from engine.clocks import EXACT, HOURLY, LiveJob, counts, hour, ticks
+from engine.clocks import EXACT, HOURLY, LiveJob, counts, hour, ticks, toml
 from engine.jobs import CLOCK_METERS
 from gather.test_gate import accepted_one_by_one
-from helpers.crash import POINTS, Kill
-from rillet import engine
+from helpers.crash import POINTS, Kill, Leg
+from rillet import Plan, engine
 from rillet.cli import main
 from rillet.errors import ParameterError, StateError
 from rillet.gather.gate import GateRule
@@ -188,3 +191,60 @@ def test_killed_and_restarted_nobody_is_over_the_bound(tmp_path, point):
     assert leg.end() == 0, leg.tail()
     assert kills
     assert sum(job.counts().values()) == 2 * len(persons)
+
+
+def test_persons_of_messages(tmp_path, broker):
+    """The field of the payload tells whose it is, as text or as a number."""
+    paho = pytest.importorskip("paho.mqtt.client")
+    name = f"persons-{uuid.uuid4().hex}"
+    source = (
+        f"kind = 'mqtt'\naddress = '{broker.host}:{broker.port}'\ntopic = '{name}/{{meter}}'\n"
+        f"client_id = '{name}'\nfield = 'kwh'\nperson = 'who'\nwait = 0.05\n"
+    )
+    unit = {"kind": "person", "most": 1}
+    job = LiveJob(tmp_path / "job", source, seconds=5, unit=unit, epsilon=1e9)
+    leg = job.leg()
+    assert leg.wait_until_opened(), leg.tail()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    client.connect(broker.host, broker.port)
+    client.loop_start()
+    job.wait_for(0.5)
+    for number in range(120):
+        person = [number % 20, str(number % 20), None, ""][number % 4]
+        payload = json.dumps({"kwh": 1.0, "who": person})
+        client.publish(f"{name}/meter-{number % 3 + 1}", payload, qos=1).wait_for_publish(10)
+    client.disconnect()
+    client.loop_stop()
+    assert leg.end() == 0, leg.tail()
+    # Of every four the first two tell a person: numbers 0, 1, 4, 5, …, 16, 17.
+    assert sum(job.counts().values()) == 10
+
+
+@pytest.mark.long
+def test_a_million_persons_killed_and_restarted(tmp_path):
+    """Everybody comes twice and gets in once; what the gate takes on disk."""
+    persons, rows = 1_000_000, 2_000_000
+    random_order = np.random.default_rng(1).permutation(rows) % persons
+    hours = np.sort(np.random.default_rng(2).uniform(0, 239, rows))
+    with (tmp_path / "in.csv").open("w") as stream:
+        stream.write("when,x,who\n")
+        stream.writelines(
+            f"{hour(at) / 1e6:.0f},1.5,h{who}\n"
+            for at, who in zip(hours.tolist(), random_order.tolist(), strict=True)
+        )
+    plan = {**PLAN, "unit": {"kind": "person", "most": 1}}
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"[plan]\n{toml(plan)}\n[source]\npath = 'in.csv'\ncolumn = 'x'\ntime = 'when'\n"
+        "person = 'who'\n[state]\nfolder = 'live'\n[[sink]]\nkind = 'jsonl'\npath = 'out.jsonl'\n"
+    )
+    for number, point in enumerate(("committing", "committed", "delivered", None)):
+        kill = None if point is None else Kill(point, 3)
+        leg = Leg(["--config", str(config)], tmp_path / f"log-{number}", kill)
+        assert leg.end(600.0) == (0 if kill is None else -signal.SIGKILL), leg.tail()
+    last = json.loads((tmp_path / "out.jsonl").read_bytes().splitlines()[-1])
+    assert (last["t"], round(last["value"])) == (240, persons)
+    plan = Plan.from_json((tmp_path / "live" / "plan.json").read_text())
+    with plan.open_folder(tmp_path / "live", only_look=True) as streams:
+        assert len(streams.store.gate) == persons
+        assert streams.store.gate_bytes < 64 * persons

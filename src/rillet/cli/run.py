@@ -89,6 +89,14 @@ def add_parser(subparsers: Any) -> None:
                 ),
                 "the average so far, each hour, from a file in any order",
             ),
+            (
+                (
+                    "rillet run baskets.csv --column dollars --time when --person household \\\n"
+                    "      --most 50 --apart 7d --every 1h --start 2026-01-01T00:00Z \\\n"
+                    "      --length 365d --epsilon 1 --delta 2^-20 --upper 150 --state live"
+                ),
+                "the same for households: all that is used of one is protected together",
+            ),
             ("rillet run --config live.toml --check", "is everything right? spends nothing"),
         ),
     )
