@@ -194,15 +194,6 @@ class SqliteStore:
         """Make a store in which every stream is at its beginning; all of it, or nothing."""
         new = path.with_name(path.name + ".new")
         make_private(new)
-        connection = _connect(new, "rw")
-        with _guarded(new, "write"):
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.executescript("BEGIN;" + _SCHEMA + "COMMIT;")
-            connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-        store = cls(new, key, connection, layout)
-        store.opened, store.commits = opened, 0
-        store._bind(random_name(32))
 
         def rows() -> Iterator[tuple[Address, bytes]]:
             yield _SINKS, b"{}"
@@ -211,8 +202,17 @@ class SqliteStore:
             for index, own in enumerate(secrets):
                 yield ("stream", index), _stream_content(own, -1, b"")
 
-        store._write(rows(), (), Progress(), None if shared is None else Pool(shared))
-        store.close()
+        with closing(_connect(new, "rw")) as connection:
+            with _guarded(new, "write"):
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.executescript("BEGIN;" + _SCHEMA + "COMMIT;")
+                connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+            store = cls(new, key, connection, layout)
+            store.opened, store.commits = opened, 0
+            store._bind(random_name(32))
+            store._write(rows(), (), Progress(), None if shared is None else Pool(shared))
+            store.close()
         try:
             new.rename(path)
         except OSError as error:
