@@ -27,6 +27,10 @@ LOG_LENGTHS = range(8, 41)
 BUFFERS = range(2, 9)
 #: Up to 2^30 leaves six buffers are within 1.5 % of the square root, as eight are up to 2^40.
 ENOUGH = (30, 6)
+HEADER = (
+    "# Rates of the buffered Toeplitz strategies, made by scripts/fit_blt.py.  Each line: log2",
+    "# of the length, number of buffers, then φ_1, ψ_1, φ_2, ψ_2, … in increasing order.",
+)
 DIGITS = 8  # significant digits to ship: the optimum is flat
 
 
@@ -149,17 +153,13 @@ def main():
             SHIPPED.write_text(render(table))
 
 
-def render(table):
+def render(table, header=HEADER):
     """The table that rillet ships."""
     lines = [
-        "# Rates of the buffered Toeplitz strategies, made by scripts/fit_blt.py.  Each line: log2",
-        "# of the length, number of buffers, then φ_1, ψ_1, φ_2, ψ_2, … in increasing order.",
-    ]
-    lines += [
         " ".join([*map(str, key), *(f"{rate:.{DIGITS - 1}e}" for rate in table[key])])
         for key in sorted(table)
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join([*header, *lines, ""])
 
 
 if __name__ == "__main__":

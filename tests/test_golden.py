@@ -24,12 +24,14 @@ from rillet import (
     Mean,
     Person,
     Plan,
+    RestartedTree,
     Secret,
     SignedDigitTree,
     SmoothQuantile,
     SquareRootToeplitz,
     Sum,
     TailHistogram,
+    WindowToeplitz,
 )
 from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES
@@ -67,6 +69,12 @@ PLANS = {
     "independent": lambda: plan(lag=0, strategy=Independent()),
     "signed digits": lambda: plan(lag=0, strategy=SignedDigitTree()),
     "square root": lambda: plan(lag=0, strategy=SquareRootToeplitz()),
+    "comb": lambda: plan(
+        lag=0, strategy=WindowToeplitz(window=60, buffers=2), statistic=Sum(window=60)
+    ),
+    "restarted": lambda: plan(
+        lag=0, strategy=RestartedTree(window=60, arity=11), statistic=Sum(window=60)
+    ),
     "buffers": lambda: plan(lag=0, strategy=BufferedToeplitz(buffers=5)),
     "may be missing": lambda: plan(lag=100, missing="skip"),
     "may be missing, pure": lambda: plan(lag=100, missing="skip", delta=0.0),

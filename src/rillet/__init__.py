@@ -31,8 +31,10 @@ if TYPE_CHECKING:
         DecayedToeplitz,
         HonakerTree,
         Independent,
+        RestartedTree,
         SignedDigitTree,
         SquareRootToeplitz,
+        WindowToeplitz,
     )
     from rillet.streams import Stream, Streams
     from rillet.threshold import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
@@ -62,6 +64,7 @@ __all__ = [
     "Plan",
     "Release",
     "Releases",
+    "RestartedTree",
     "RilletError",
     "Secret",
     "SignedDigitTree",
@@ -73,6 +76,7 @@ __all__ = [
     "Streams",
     "Sum",
     "TailHistogram",
+    "WindowToeplitz",
     "__version__",
     "run",
 ]
@@ -100,6 +104,7 @@ _HOMES = {
     "Plan": "rillet.plan",
     "Release": "rillet.release",
     "Releases": "rillet.release",
+    "RestartedTree": "rillet.strategy",
     "RilletError": "rillet.errors",
     "Secret": "rillet.noise",
     "SignedDigitTree": "rillet.strategy",
@@ -111,6 +116,7 @@ _HOMES = {
     "Streams": "rillet.streams",
     "Sum": "rillet.statistic",
     "TailHistogram": "rillet.threshold",
+    "WindowToeplitz": "rillet.strategy",
     "run": "rillet.engine",
 }
 

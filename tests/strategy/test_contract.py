@@ -22,13 +22,17 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "buffered-toeplitz": ROUNDS,
     "square-root-toeplitz": ROUNDS,
     "decayed-toeplitz": ROUNDS,
+    "window-toeplitz": ROUNDS,
     "decayed-independent": {"tolerance": 2.0**-8, "variance_tolerance": 1e-6},
+    "restarted-tree": {"tight": False},  # its tree is that of a whole window
     "honaker-tree": {"tight": False, "variance_tolerance": 1e-6},
 }
 #: Options without a default.
 MADE_WITH: dict[str, dict[str, Any]] = {
     "decayed-toeplitz": {"half_life": 3.5},
     "decayed-independent": {"half_life": 3.5},
+    "restarted-tree": {"window": 4, "arity": 3},
+    "window-toeplitz": {"window": 3},
 }
 
 

@@ -18,9 +18,11 @@ nodes cancel exactly, and only their noise is left (docs/proofs/signed-digit.md)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -210,15 +212,17 @@ def largest_weight(k: int, h: int, leaves: int) -> int:
 def best_shape(leaves: int, objective: str) -> tuple[int, int]:
     """Arity and levels with the least ``h²·`` (mean or max weight), from public numbers alone."""
     measure = total_weight if objective == "mean" else largest_weight
-    candidates = (
-        (h**2 * measure(k, h, leaves), h, k)
-        for h in range(1, levels_needed(3, leaves) + 1)
-        for least in [_least_arity(h, leaves)]
-        for k in range(least, least + 2 * _ARITIES_TRIED, 2)
-        if levels_needed(k, leaves) == h
-    )
-    _, h, k = min(candidates)
+    _, h, k = min((h**2 * measure(k, h, leaves), h, k) for k, h in shapes(leaves))
     return k, h
+
+
+def shapes(leaves: int) -> Iterator[tuple[int, int]]:
+    """Arities and levels worth trying: for each number of levels the least arities that do."""
+    for h in range(1, levels_needed(3, leaves) + 1):
+        least = _least_arity(h, leaves)
+        for k in range(least, least + 2 * _ARITIES_TRIED, 2):
+            if levels_needed(k, leaves) == h:
+                yield k, h
 
 
 # --- Noise ---------------------------------------------------------------------------------------
@@ -278,6 +282,11 @@ class SignedDigitNoise(NoiseProcess):
                 if pending > 0:
                     ahead[level, :pending] = nodes[end - start :]
         return (sums, ahead), above[1:]
+
+    def drawn(self, leaves: int) -> list[int]:
+        """For each level how many nodes are drawn for so many leaves, some of them ahead."""
+        whole = self._whole(leaves)
+        return [max(own, self.arity * above) for own, above in pairwise(whole)]
 
     def _whole(self, t: int) -> list[int]:
         """``m_0 … m_h`` at ``t``, with ``m_h = 0``."""

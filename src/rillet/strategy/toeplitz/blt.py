@@ -34,8 +34,9 @@ from rillet.precision import precision
 PRECISION: Final = 240
 
 
-def _shipped() -> dict[tuple[int, int], tuple[float, ...]]:
-    content = pkgutil.get_data(__name__, "rates.txt")
+def shipped(name: str) -> dict[tuple[int, int], tuple[float, ...]]:
+    """A table of rates: (log2 of a number of leaves, buffers) to φ_1, ψ_1, φ_2, ψ_2, …."""
+    content = pkgutil.get_data(__name__, name)
     assert content is not None
     lines = content.decode("utf-8").splitlines()
     rows = [line.split() for line in lines if not line.startswith("#")]
@@ -43,7 +44,7 @@ def _shipped() -> dict[tuple[int, int], tuple[float, ...]]:
 
 
 #: (log2 of the length, buffers): φ_1, ψ_1, φ_2, ψ_2, …, in increasing order.
-RATES: Final = _shipped()
+RATES: Final = shipped("rates.txt")
 SMALLEST_LOG_LENGTH: Final = min(log_length for log_length, _ in RATES)
 LARGEST_LOG_LENGTH: Final = max(log_length for log_length, _ in RATES)
 FEWEST_BUFFERS: Final = min(buffers for _, buffers in RATES)

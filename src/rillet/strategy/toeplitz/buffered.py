@@ -57,6 +57,8 @@ class BltStrategy(Strategy):
     #: Nodes lie on a lattice finer by ``2^bits``: the encoder takes leaves ``2^bits`` times as
     #: large, and the decoder gives sums ``2^bits`` times as small.
     bits = 0
+    #: By how much nodes are finer even so.
+    comb_bits = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,18 +110,21 @@ class BltStrategy(Strategy):
         blt = self.blt(leaves)
         return BltStepper(blt, leaves, absorbed, encoder_state, decoder_state, self.bits)
 
+    def largest_leaf(self, leaves: int, bits: int) -> int:
+        """Size of the leaves that there is room for, with so many bits."""
+        return largest_leaf(encoder_tables(self.blt(leaves)), leaves, bits)
+
     def refined(self, leaves: int, steps: int, most: float) -> Strategy:
         """Nodes so fine that their rounding adds about 2^-6 of ``steps`` to the norm, at most.
 
         That takes ``2^bits·steps ≥ 2^6·√leaves``: usually no bits, but some for a long stream on a
         coarse lattice, such as one without a known end.  (More would make draws slower.)
         """
-        tables, bits = encoder_tables(self.blt(leaves)), 0
-        whole = largest_leaf(tables, leaves, 0)
+        bits, whole = 0, self.largest_leaf(leaves, 0)
         while (
-            (steps << bits) ** 2 < leaves << 2 * ROUNDING_BITS
+            (steps << bits + self.comb_bits) ** 2 < leaves << 2 * ROUNDING_BITS
             and 2 << bits <= most
-            and largest_leaf(tables, leaves, bits + 1) == whole
+            and self.largest_leaf(leaves, bits + 1) == whole
         ):
             bits += 1
         return self.finer(bits) if bits else self

@@ -274,12 +274,14 @@ class BltEncoder(Encoder):
     adds to the buffers (zeros after them); the buffers at the start of the span.  The last two are
     wide integers, high parts first.
 
-    Leaves, and so nodes, are counted on a lattice finer by ``2^bits``.
+    Leaves, and so nodes, are counted on a lattice finer by ``2^bits``.  Leaves beyond ``limit``
+    are clipped; by default to what there is room for.
     """
 
     tables: EncoderTables
     leaves: int
     bits: int = 0
+    limit: int | None = None
 
     def start(self) -> State:
         """Everything is 0."""
@@ -292,7 +294,9 @@ class BltEncoder(Encoder):
         **Privacy.** Touches raw data.  Total: leaves beyond the room of the arithmetic, which a
         plan excludes, are clipped, and clipping cannot increase a difference.
         """
-        count, limit = len(exact_leaves), largest_leaf(self.tables, self.leaves, self.bits)
+        count, limit = len(exact_leaves), self.limit
+        if limit is None:
+            limit = largest_leaf(self.tables, self.leaves, self.bits)
         check_end(first + count - 1, self.leaves)
         nodes = np.empty(count, np.int64)
         fast = kernels(count)

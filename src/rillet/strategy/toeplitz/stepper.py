@@ -59,18 +59,22 @@ class BltStepper(Stepper):
         encoder_state: State,
         decoder_state: State,
         bits: int = 0,
+        *,
+        limit: int | None = None,
+        comb_bits: int = 0,
     ) -> None:
         exact_open, exact_added, exact_buffers = encoder_state
         self._lists = _lists(blt)
         self._leaves, self._t = leaves, absorbed
-        self._limit, self._bits = largest_leaf(encoder_tables(blt), leaves, bits), bits
+        self._bits = bits
+        self._limit = largest_leaf(encoder_tables(blt), leaves, bits) if limit is None else limit
         chunks = absorbed // CHUNK % SPAN
         self._exact_open: list[int] = exact_open[: absorbed % CHUNK].tolist()
         self._exact_added = [plain(exact_added[:, i, :chunks]) for i in range(blt.buffers)]
         self._exact_buffers = plain(exact_buffers)
         self._exact_base = self._begin_chunk()
         weights, poles = blt.decoder_floats
-        weights = weights * 2.0**-bits
+        weights = weights * 2.0 ** -(bits + comb_bits)
         carried: list[float] = decoder_state[0].tolist()
         self._sum, self._carried = carried[0], carried[1:]
         filters: list[tuple[float, float]] = list(
