@@ -471,7 +471,7 @@ class SqliteStore:
         over = gate.rule.over(closed)
         entries = np.empty(0, ENTRY) if entries is None else entries[entries["last"] > over]
         added = list(_gate_contents(entries))
-        needed = ENTRY.itemsize * (len(gate) + len(entries))
+        needed = ENTRY.itemsize * max(len(gate), len(entries))
         size = sum(rows.values()) + sum(map(len, added))
         replaced: list[Address] = []
         if over > gate.rule.over(self.progress.ticks) or size > 2 * needed + _GATE_SLACK:
