@@ -1,5 +1,7 @@
 """Intervals of the noise by the clock: a nominal 95 % covers 95 %, early, in the middle and late.
 
+Of all so far, of windows while they fill and where the range changes inside them, of half-lives.
+
 What a record says about its noise (deviations of sum and count, and their covariance) is compared
 with the error of many runs on the same values, clipped as the runs did it; the last section of
 docs/proofs/clock.md has the formulas.
@@ -16,11 +18,12 @@ import numpy as np
 import pytest
 
 import rillet.step
+from helpers.streams import made
 from helpers.worlds import quick_judge
 from rillet import Plan, Secret
 from rillet.layout import Layout
 from rillet.release import noise_deviations
-from rillet.statistic import STATISTICS, Range
+from rillet.statistic import STATISTICS
 from rillet.step import advance, start
 from rillet.strategy import BufferedToeplitz, HonakerTree, SignedDigitTree
 from rillet.testing.statistics import Budget, StatisticalFailure, binomial_p_value, check
@@ -31,8 +34,9 @@ TICKS, RUNS = 20, 1000
 #: proportion of 1,000 runs is off by 0.7 %, and the bounds themselves are no reason to fail.
 LEAST, MOST = 0.93, 0.97
 ALARMS = Budget(2e-2)
-#: Early, in the middle, late; with a learned range there is nothing before the warm-up's end.
-SHOWN = (3, 9, 20)
+#: Early, in the middle, late; with a learned range there is nothing before the warm-up's end, and
+#: of what forgets nothing before the leaf after it.
+SHOWN = (3, 4, 9, 20)
 
 
 def trips(rate: float) -> tuple[np.ndarray, np.ndarray]:
@@ -42,8 +46,10 @@ def trips(rate: float) -> tuple[np.ndarray, np.ndarray]:
     return np.minimum(2 + random.gamma(2.6, 14.0, len(ticks)), 1440.0), ticks
 
 
-def plan_of(strategy: Any, threshold: Any, statistic: str = "mean") -> Plan:
-    learns = {"lag": 3, "threshold_share": 0.5} if threshold.learns else {}
+def plan_of(strategy: Any, threshold: Any, statistic: str = "mean", **memory: str) -> Plan:
+    learns = {"lag": 3} if threshold.learns else {}
+    if learns and not memory:
+        learns["threshold_share"] = 0.5
     return Plan(
         epsilon=1.0,
         delta=0.0 if strategy.law == "laplace" else 2.0**-20,
@@ -51,28 +57,27 @@ def plan_of(strategy: Any, threshold: Any, statistic: str = "mean") -> Plan:
         every="1h",
         start="2026-01-01T00:00Z",
         length=f"{TICKS}h",
-        statistic=STATISTICS.get(statistic, "statistic")(),
+        statistic=STATISTICS.get(statistic, "statistic")(**memory),
         strategy=strategy,
         threshold=threshold,
         **learns,
     )
 
 
-def ranges_by_tick(layout: Layout, state: Any) -> list[Range]:
-    """The clipping range that was in force in each tick."""
-    if not state.ranges:
-        assert layout.declared_range is not None
-        return [layout.declared_range] * TICKS
-    numbers = [0] * layout.lag
-    for number, segment in enumerate(layout.segments):
-        numbers += [number] * (segment.last - segment.first + 1)
-    return [state.ranges[number] for number in numbers]
+def looked_back_on(layout: Layout, ticks: np.ndarray, t: int) -> np.ndarray:
+    """What each observation counts at ``t``."""
+    memory, past = layout.memory, (ticks <= t).astype(float)
+    if memory.forgets:
+        past[ticks <= layout.lag] = 0.0
+    if memory.window is not None:
+        past[ticks <= t - memory.window] = 0.0
+    return past * layout.discount ** np.maximum(t - ticks, 0)
 
 
 def assert_covered(found: dict[str, np.ndarray], runs: int) -> None:
     """No number, at no time, covers significantly less or more than it may."""
     for name, right in found.items():
-        for t, times in zip(SHOWN, right.tolist(), strict=True):
+        for t, times in zip(SHOWN[-len(right) :], right.tolist(), strict=True):
             what = f"{name} at {t}: {times} of {runs}"
             check(
                 what, float(binomial_p_value(times, runs, LEAST, MOST)), alpha=1e-4, budget=ALARMS
@@ -88,16 +93,19 @@ def covered(
     """
     z = deviations * noise_deviations(0.95, layout.noise_law)
     values, ticks = trips(rate)
-    number = np.array([(ticks <= t).sum() for t in SHOWN])
+    shown = [t for t in SHOWN if t >= layout.first_release]
+    counts = np.array([looked_back_on(layout, ticks, t) for t in shown])
+    number = counts.sum(axis=1)
     right: dict[str, list[np.ndarray]] = {}
     for run in range(runs):
         with noted() as found:
             state = start(layout, Secret.for_tests(run))
-            state, _ = advance(layout, (), state, values, ticks, TICKS)
-        ends = np.array([(r.lower, r.upper) for r in ranges_by_tick(layout, state)])[ticks - 1]
-        clipped = np.clip(values, ends[:, 0], ends[:, 1])
-        total = np.array([clipped[ticks <= t].sum() for t in SHOWN])
-        sums, covariance = (np.array([found[t][part] for t in SHOWN]) for part in (0, 1))
+            advance(layout, (), state, values, ticks, TICKS)
+        # Of the warm-up there is one release, and none of it counts where the statistic forgets.
+        ends = np.array([found[max(t, layout.first_release)][2] for t in range(1, TICKS + 1)])
+        clipped = np.clip(values, *ends[ticks - 1].T)
+        total = counts @ clipped
+        sums, covariance = (np.array([found[t][part] for t in shown]) for part in (0, 1))
         errors = {"count": (sums[:, -1] - number, covariance[:, -1, -1])}
         if layout.leaf.count_reading is not None:
             errors["sum"] = sums[:, 0] - total, covariance[:, 0, 0]
@@ -112,18 +120,23 @@ def covered(
 
 
 @contextmanager
-def noted() -> Iterator[dict[int, tuple[list[float], list[list[float]]]]]:
-    """Readings at the times shown and the covariances of their noise: records follow from them."""
+def noted() -> Iterator[dict[int, tuple[Any, Any, tuple[float, float]]]]:
+    """Readings, the covariances of their noise at the times shown, and the range at all times."""
     found = {}
     releases = rillet.step._releases
 
-    def note(layout: Any, key: Any, t: Any, at: Any, sums: Any, covariance: Any, *more: Any) -> Any:
-        for row in np.flatnonzero(np.isin(t, SHOWN)).tolist():
-            of = covariance(slice(row, row + 1))
-            readings = range(len(sums))
-            every = [[float(of(one, other)[0]) for other in readings] for one in readings]
-            found[int(t[row])] = [float(total[row]) for total in sums], every
-        return releases(layout, key, t, at, sums, covariance, *more)
+    def note(
+        layout: Any, key: Any, t: Any, at: Any, sums: Any, covariance: Any, anchor: Any, *more: Any
+    ) -> Any:
+        for row, time in enumerate(t.tolist()):
+            every: Any = None
+            if time in SHOWN:
+                of = covariance(slice(row, row + 1))
+                readings = range(len(sums))
+                every = [[float(of(one, other)[0]) for other in readings] for one in readings]
+            range_now = anchor.range.lower, anchor.range.upper
+            found[time] = [float(total[row]) for total in sums], every, range_now
+        return releases(layout, key, t, at, sums, covariance, anchor, *more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rillet.step, "_releases", note)
@@ -149,6 +162,31 @@ def test_intervals_of_a_learned_range_cover_what_they_say(monkeypatch):
     layout = plan_of(GAUSSIAN, TailHistogram()).layout
     assert len(layout.segments) >= 3
     assert_covered(covered(layout, 25.0, RUNS), RUNS)
+
+
+FORGETTING = {"window": "8h"}, {"half_life": "4h"}
+
+
+@pytest.mark.parametrize("memory", FORGETTING, ids=lambda memory: next(iter(memory)))
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_intervals_of_what_forgets_cover_what_they_say(memory, law, monkeypatch):
+    """While a window fills, and where the range changes inside it."""
+    monkeypatch.setattr(TailHistogram, "judge", without_correction(quick_judge))
+    strategy = forgetting(memory, law)
+    layout = plan_of(strategy, TailHistogram(), **memory).layout
+    ends = [segment.last for segment in layout.segments]
+    assert any(9 - 8 < end < 9 for end in ends)
+    assert any(20 - 8 < end < 20 for end in ends)
+    assert_covered(covered(layout, 25.0, RUNS), RUNS)
+
+
+def forgetting(memory: dict[str, str], law: str) -> Any:
+    """The strategy that a plan would take for this law, at any length."""
+    if "half_life" in memory:
+        return made("decayed-toeplitz" if law == "gaussian" else "decayed-independent", half_life=4)
+    if law == "laplace":
+        return made("restarted-tree", window=8)
+    return made("window-toeplitz", window=8)
 
 
 @pytest.mark.parametrize("strategy", [PURE, pytest.param(GAUSSIAN, marks=pytest.mark.long)])

@@ -42,7 +42,7 @@ _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
 _EXPLAINED: Final = 2.5
 #: A statistic that forgets chooses its range by the last so many looks.
-_LOOKS_KEPT: Final = 4
+_LOOKS_KEPT: Final = 16
 
 
 @dataclass(frozen=True)

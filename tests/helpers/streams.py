@@ -42,7 +42,7 @@ MADE_WITH: dict[str, dict[str, Any]] = {
 
 def made(name: str, **more: Any) -> Strategy:
     """A strategy by its name."""
-    strategy: Strategy = STRATEGIES.get(name, "strategy")(**MADE_WITH.get(name, {}), **more)
+    strategy: Strategy = STRATEGIES.get(name, "strategy")(**{**MADE_WITH.get(name, {}), **more})
     return strategy
 
 

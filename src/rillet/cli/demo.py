@@ -58,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
             ("rillet demo", "the live screen, about twenty seconds"),
             ("rillet demo --fast --out pictures", "straight to the result, in a few seconds"),
             ("rillet demo --clock", "by the clock: a house's power, each hour, readings hidden"),
+            ("rillet demo --clock --window 1d", "the same over the last day, for ever"),
         ),
     )
     parser.add_argument("--fast", action="store_true", help="no animation, straight to the result")
@@ -66,6 +67,11 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="another one: the power of a house by the minute, released each hour, with how many "
         "readings there were protected too",
+    )
+    parser.add_argument(
+        "--window",
+        metavar="W",
+        help="with --clock, the average of only the last W, such as 1d, instead of all so far",
     )
     parser.add_argument(
         "--out", default=".", metavar="DIR", help=f"where {PICTURE} goes (default: here)"
@@ -86,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
     if args.clock:
         from rillet.cli.demo_clock import run_by_clock
 
-        return run_by_clock(Path(args.out))
+        return run_by_clock(Path(args.out), args.window)
+    if args.window is not None:
+        raise ParameterError("window", "none without --clock", args.window)
     dataset = datasets.load("baskets")
     length = args.length
     if not 30 <= length <= dataset.length:

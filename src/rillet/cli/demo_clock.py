@@ -18,6 +18,7 @@ from rillet.errors import MissingExtra
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rillet.plan import Plan
     from rillet.release import Releases
 
     FloatArray = NDArray[np.float64]
@@ -26,17 +27,20 @@ PICTURE = "rillet-demo-clock.png"
 START, LENGTH, ZONE = "2006-12-16T17:00", "1442d", "Etc/GMT-1"
 #: Hours after the first release at which the table has a row.
 _TIMES = (("first release", 0), ("a week later", 168), ("a year later", 8760))
+#: A window goes up and down: the picture has the last month of it.
+_LAST_MONTH = 28 * 24
 
 
-def run_by_clock(folder: Path) -> int:
-    """Run the demonstration."""
+def run_by_clock(folder: Path, window: str | None = None) -> int:
+    """Run the demonstration: of all so far, or of a window such as ``1d``."""
     from rillet import datasets
     from rillet.plan import Plan
+    from rillet.statistic import Mean
 
     dataset = datasets.load("household_power")
     say(
-        f"The power of a house, {dataset.length:,} readings, one a minute; what is the average so "
-        "far, each hour?\n"
+        f"The power of a house, {dataset.length:,} readings, one a minute; what is the average "
+        f"{'so far' if window is None else f'of the last {window}'}, each hour?\n"
         f"Promise for every reading: ε = {EPSILON:g}, δ = 2^-20, and that it was made at all is "
         f"protected too.\nNo house draws more than {dataset.upper:g} kW, which is public, as the "
         "hours of the releases are.\n"
@@ -49,6 +53,7 @@ def run_by_clock(folder: Path) -> int:
         start=START,
         zone=ZONE,
         length=LENGTH,
+        statistic=Mean(window=window),
     )
     readings, times = datasets.household_power_with_time()
     stream = plan.open()
@@ -57,22 +62,27 @@ def run_by_clock(folder: Path) -> int:
         stream.update_many(readings[piece], at=times[piece])
     assert plan.clock is not None
     releases = stream.advance(until=plan.clock.end_of(plan.last_t) / 1e6)
-    count, truth = _truth(readings, times, releases)
+    count, truth = _truth(readings, times, releases, plan)
     _report(releases, count, truth)
     say(f"\n{plan.describe()}\n")
     say(str(stream.charges))
-    _picture(releases, count, truth, folder / PICTURE)
+    title = f"Average power of a house, each hour, with ε = {EPSILON:g} for each reading"
+    if window is not None:
+        title = title.replace("house, ", f"house over the last {window}, ")
+        releases, count, truth = (part[-_LAST_MONTH:] for part in (releases, count, truth))
+    _picture(releases, count, truth, title, folder / PICTURE)
     return 0
 
 
 def _truth(
-    readings: FloatArray, times: NDArray[np.datetime64], releases: Releases
+    readings: FloatArray, times: NDArray[np.datetime64], releases: Releases, plan: Plan
 ) -> tuple[FloatArray, FloatArray]:
-    """Number and mean of the readings up to each release."""
+    """Number and mean of the readings that each release looks back on."""
     ahead = np.timedelta64(3_600_000_000, "us")  # the zone
-    done = np.searchsorted(times - ahead, releases.at)
-    sums = np.concatenate([[0.0], np.cumsum(readings)])
-    return done.astype(np.float64), sums[done] / np.maximum(done, 1)
+    begun = releases.at - plan.layout.remembered(releases.t) * np.timedelta64(1, "h")
+    first, done = (np.searchsorted(times - ahead, ends) for ends in (begun, releases.at))
+    sums, count = np.concatenate([[0.0], np.cumsum(readings)]), done - first
+    return count.astype(np.float64), (sums[done] - sums[first]) / np.maximum(count, 1)
 
 
 def _report(releases: Releases, count: FloatArray, truth: FloatArray) -> None:
@@ -96,7 +106,9 @@ def _report(releases: Releases, count: FloatArray, truth: FloatArray) -> None:
     console().print(table)
 
 
-def _picture(releases: Releases, count: FloatArray, truth: FloatArray, path: Path) -> None:
+def _picture(
+    releases: Releases, count: FloatArray, truth: FloatArray, title: str, path: Path
+) -> None:
     """Save the picture, or say what is missing: the numbers stand without it."""
     try:
         from rillet.cli.picture import clock_picture
@@ -106,7 +118,7 @@ def _picture(releases: Releases, count: FloatArray, truth: FloatArray, path: Pat
             truth,
             count,
             unit="kW",
-            title=f"Average power of a house, each hour, with ε = {EPSILON:g} for each reading",
+            title=title,
             path=path,
         )
     except MissingExtra as error:

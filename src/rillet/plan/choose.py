@@ -231,7 +231,11 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
     refresh = None if plan.shared_threshold else plan.refresh
-    again = "once" if refresh is None else "again each time the stream has grown"
+    again = "again each time the stream has grown"
+    if plan.memory.forgets:
+        again = "again and again"
+    if refresh is None:
+        again = "once"
     reasons.append(
         f"a range learned from noisy histograms, {again}, stays close to the best range known in "
         "advance; smooth sensitivity needs ten times the lag."

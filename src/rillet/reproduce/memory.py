@@ -38,7 +38,7 @@ _WEEKS: Final = (4, 50)
 
 
 def root_of_window(leaves: int) -> float:
-    """v of a window: (1/2π)·∫|a(e^it)| dt, the least noise of any factorisation for ever."""
+    """V of a window: (1/2π)·∫|a(e^it)| dt, the least noise of any factorisation for ever."""
     whole = 0.0
     for k in range(leaves):  # |sin(wt/2)/sin(t/2)| is smooth between its zeros
         begin, end = 2 * math.pi * k / leaves, 2 * math.pi * (k + 1) / leaves
@@ -47,7 +47,7 @@ def root_of_window(leaves: int) -> float:
 
 
 def root_of_half_life(leaves: float) -> float:
-    """v of a half-life: (2/π)·K(θ²)."""
+    """V of a half-life: (2/π)·K(θ²)."""
     return 2 / math.pi * float(ellipk(4.0 ** (-1 / leaves)))
 
 
@@ -158,10 +158,10 @@ def memory(context: Context) -> Result:
     for label, looks_back, root in _MEMORIES:
         # The theory's number is for Gaussian noise; over so short a half-life pure noise is less.
         gaussian = {} if "window" in looks_back else {"strategy": DecayedToeplitz(half_life=24)}
-        counts = _plan(Count(**looks_back), **gaussian)  # type: ignore[arg-type]
-        means = _plan(Mean(**looks_back), **gaussian)  # type: ignore[arg-type]
+        counts = _plan(Count(**looks_back), **gaussian)
+        means = _plan(Mean(**looks_back), **gaussian)
         learned = _plan(
-            Mean(**looks_back),  # type: ignore[arg-type]
+            Mean(**looks_back),
             **gaussian,
             upper=BOUND,
             threshold="auto",
@@ -235,8 +235,8 @@ def people(context: Context) -> Result:
     baskets, runs = _baskets(context), context.pick(60, 1)
     rows, numbers = [], {}
     for unit, looks_back in _QUOTAS:
-        plan = _plan(Mean(**looks_back), unit=unit)  # type: ignore[arg-type]
-        strangers = _plan(Mean(**looks_back))  # type: ignore[arg-type]
+        plan = _plan(Mean(**looks_back), unit=unit)
+        strangers = _plan(Mean(**looks_back))
         span = f"window {looks_back['window']}" if looks_back else "all so far"
         within = "" if unit.within is None else f" in {unit.within}"
         label = f"{unit.most}{within}, {unit.apart} apart, {span}"
