@@ -637,7 +637,7 @@ class _Terms:
         changed = np.flatnonzero(change.any(axis=(1, 2)))
         window, theta = layout.memory.window, layout.discount
         if window is not None and len(changed) and len(leaves):
-            changed = changed[begins[changed + 1] >= leaves[0] - window]
+            changed = changed[begins[changed + 1] >= leaves.min() - window]
         self._ends, self._change = begins[changed + 1], change[changed]
         self._felt: FloatArray = np.ones((1, len(changed)))
         if window is not None:
@@ -645,7 +645,7 @@ class _Terms:
         elif theta != 1.0:
             self._felt = np.power(theta, leaves[:, None] - self._ends.astype(np.float64))
         self._moving: list[tuple[IntArray, FloatArray]] = [(leaves, units[-1:])]
-        if window is not None and len(leaves) and leaves[-1] > window:
+        if window is not None and len(leaves) and leaves.max() > window:
             before = np.maximum(leaves - window, 1)  # where there is none yet, it counts nothing
             in_force = np.searchsorted(begins, before, side="left") - 1
             counts = (leaves > window)[:, None, None]

@@ -258,7 +258,9 @@ def _threshold_budget(forecast: Forecast) -> str:
     layout = forecast.candidate.plan.layout
     if not layout.lag:
         return "0"
-    return f"{float(layout.threshold_budget):.4g} of {layout.guarantee.epsilon:g}"
+    if layout.first_look is not None:
+        return str(layout.threshold_cost)
+    return f"{float(layout.threshold_cost.epsilon):.4g} of {layout.guarantee.epsilon:g}"
 
 
 def _threshold(forecast: Forecast) -> str:

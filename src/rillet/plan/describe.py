@@ -96,7 +96,10 @@ def _course(layout: Layout) -> Iterator[str]:
     """What happens when."""
     clock, lag = layout.clock, layout.lag
     if lag:
-        budget = f"{layout.threshold.name}, ε₁ = {float(layout.threshold_budget):.4g}"
+        spent = f"ε₁ = {float(layout.threshold_cost.epsilon):.4g}"
+        if layout.first_look is not None:
+            spent = str(layout.threshold_cost)
+        budget = f"{layout.threshold.name}, {spent}"
         if clock is None:
             then = "their sum is released with the rest"
             if layout.memory.forgets:
