@@ -125,18 +125,16 @@ def noted() -> Iterator[dict[int, tuple[Any, Any, tuple[float, float]]]]:
     found = {}
     releases = rillet.step._releases
 
-    def note(
-        layout: Any, key: Any, t: Any, at: Any, sums: Any, covariance: Any, anchor: Any, *more: Any
-    ) -> Any:
-        for row, time in enumerate(t.tolist()):
+    def note(layout: Any, part: Any, at: Any) -> Any:
+        for row, time in enumerate(part.t.tolist()):
             every: Any = None
             if time in SHOWN:
-                of = covariance(slice(row, row + 1))
-                readings = range(len(sums))
+                of = part.covariance(slice(row, row + 1))
+                readings = range(len(part.sums))
                 every = [[float(of(one, other)[0]) for other in readings] for one in readings]
-            range_now = anchor.range.lower, anchor.range.upper
-            found[time] = [float(total[row]) for total in sums], every, range_now
-        return releases(layout, key, t, at, sums, covariance, anchor, *more)
+            range_now = part.anchor.range.lower, part.anchor.range.upper
+            found[time] = [float(total[row]) for total in part.sums], every, range_now
+        return releases(layout, part, at)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rillet.step, "_releases", note)

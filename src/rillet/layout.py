@@ -322,7 +322,7 @@ class Layout:
         horizon = self.length if self.length_is_known else min(self.length, 4 * until)
         variance = 0.0
         if self.main is not None and self.memory.forgets:
-            variance = self.unit_variance(self.main.leaves)
+            variance = typical_variance(self.main, self.memory)
         elif self.main is not None and self.length_is_known:
             variance = self.main.typical_unit_variance
         elif self.main is not None:
@@ -396,12 +396,6 @@ class Layout:
         return tuple(worth[ended:])
 
     # --- accuracy --------------------------------------------------------------------------------
-
-    def unit_variance(self, leaf: int) -> float:
-        """Noise variance of the first reading at a leaf, in clipping ranges, as if all were one."""
-        assert self.main is not None
-        worth = ((1 / self.main.steps,),)
-        return float(self.covariances(np.array([leaf]), [(0, worth)])(0, 0)[0])
 
     @cached_property
     def warm_up_unit_variance(self) -> float:
@@ -619,6 +613,22 @@ class Layout:
         """What the worst-off observation pays."""
         worst = self.charges().worst()
         return Cost() if worst is None else worst.cost
+
+
+def typical_variance(mechanism: Mechanism, memory: Memory) -> float:
+    """Noise variance of a sum that is looked back on, per unit of clipping range squared.
+
+    Over the second half of the stream, or over the last window.
+    """
+    window, leaves = memory.window, mechanism.leaves
+    if window is None or window >= leaves:
+        return mechanism.typical_unit_variance
+    # In trees the noise goes up and down with the place in a window.
+    last = leaves - np.arange(0, min(window, leaves - window), -(-window // 64))
+    weight = mechanism.strategy.weights(leaves, last)
+    weight = weight + mechanism.strategy.weights(leaves, last - window)
+    weight = weight - 2 * mechanism.strategy.covariance(leaves, last - window, last)
+    return float(np.mean(weight)) * mechanism.node_variance / float(mechanism.steps) ** 2
 
 
 class _Terms:

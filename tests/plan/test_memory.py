@@ -9,7 +9,7 @@ import pytest
 
 from rillet import Count, FixedThreshold, Mean, ParameterError, Plan, Secret, Sum
 from rillet.reproduce.memory import root_of_half_life, root_of_window
-from rillet.strategy import BinaryTree, Independent
+from rillet.strategy import BinaryTree, Independent, RestartedTree, WindowToeplitz
 
 DELTA = 2.0**-20
 
@@ -41,7 +41,7 @@ def test_the_forecast_is_what_a_release_says(statistic, delta, missing):
 def test_the_noise_does_not_grow_with_the_stream():
     for statistic in (Count(window="7d"), Count(half_life="7d"), Count(window="1d")):
         plan = by_clock(statistic, length=None, upper=None)
-        hours = np.array([1000, 8760, 20 * 8760])
+        hours = 1000 + 168 * np.array([0, 50, 1000])  # a tree's noise depends on the place in it
         noise = plan.expected_error(hours)
         assert np.allclose(noise, noise[0], rtol=1e-3)
 
@@ -60,20 +60,23 @@ def test_the_strategy_with_the_least_noise_is_chosen():
     """Over a short memory pure noise is less than Gaussian, also where delta allows that."""
     chosen = {
         (window, delta): by_clock(Mean(window=window), delta=delta).strategy.name
-        for window in ("1h", "12h", "7d")
+        for window in ("1h", "12h", "7d", "28d")
         for delta in (0.0, DELTA)
     }
     assert chosen["12h", DELTA] == chosen["12h", 0.0] == "independent"
     assert chosen["7d", 0.0] == "restarted-tree"
-    assert chosen["7d", DELTA] == "window-toeplitz"
-    for window in ("12h", "7d"):
-        plan = by_clock(Mean(window=window), lag=10)
-        for other in (Independent(), Independent("gaussian"), BinaryTree()):
-            rival = by_clock(Mean(window=window), lag=10, strategy=other)
-            options = {"clip_upper": 50.0, "rate": 100.0}
-            assert plan.expected_error(5000, **options) <= 1.001 * rival.expected_error(
-                5000, **options
+    assert chosen["28d", DELTA] == "window-toeplitz"
+    hours = np.arange(5000, 5000 + 672, 7)
+    for leaves in (12, 168, 672):
+        others = WindowToeplitz(leaves), RestartedTree(leaves), Independent(), BinaryTree()
+        own, *rest = (
+            np.mean(np.square(plan.expected_error(hours)))
+            for plan in (
+                by_clock(Count(window=f"{leaves}h"), upper=None, strategy=strategy)
+                for strategy in ("auto", *others)
             )
+        )
+        assert own <= 1.001 * min(rest)
 
 
 def test_segments_repeat_for_ever_and_each_observation_is_charged_once():

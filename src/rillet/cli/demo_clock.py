@@ -69,7 +69,8 @@ def run_by_clock(folder: Path, window: str | None = None) -> int:
     title = f"Average power of a house, each hour, with ε = {EPSILON:g} for each reading"
     if window is not None:
         title = title.replace("house, ", f"house over the last {window}, ")
-        releases, count, truth = (part[-_LAST_MONTH:] for part in (releases, count, truth))
+        month = slice(-_LAST_MONTH, None)
+        releases, count, truth = releases[month], count[month], truth[month]
     _picture(releases, count, truth, title, folder / PICTURE)
     return 0
 

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rillet.errors import ParameterError
+from rillet.layout import typical_variance
 from rillet.paper.recommended import THRESHOLD_SHARE, recommended_lag
 from rillet.plan.calibrate import contributions_of, largest_number
 from rillet.privacy import Guarantee
@@ -21,8 +20,10 @@ from rillet.strategy import (
     DecayedToeplitz,
     Independent,
     Mechanism,
+    RestartedTree,
     SignedDigitTree,
     Strategy,
+    WindowToeplitz,
 )
 from rillet.strategy.base import Moves
 from rillet.threshold import FixedThreshold, TailHistogram, Threshold
@@ -117,7 +118,9 @@ def _best_gaussian(plan: Plan) -> Strategy:
         return DecayedToeplitz(half_life=memory.half_life)
     if memory.window is None:
         return BufferedToeplitz()
-    return Independent("gaussian") if memory.window == 1 else BufferedToeplitz()
+    if memory.window == 1:
+        return Independent("gaussian")
+    return WindowToeplitz(window=memory.window)
 
 
 def _best_pure(plan: Plan) -> Strategy:
@@ -127,7 +130,9 @@ def _best_pure(plan: Plan) -> Strategy:
     if memory.window is None:
         return SignedDigitTree()
     # Trees as long as the window have less noise than a draw for each leaf only if it is long.
-    return Independent() if memory.window <= _LONGEST_INDEPENDENT else SignedDigitTree()
+    if memory.window <= _LONGEST_INDEPENDENT:
+        return Independent()
+    return RestartedTree(window=memory.window)
 
 
 def _noise(plan: Plan, strategy: Strategy) -> float:
@@ -141,15 +146,7 @@ def _noise(plan: Plan, strategy: Strategy) -> float:
         moves=leaf.moves,
         contributions=contributions_of(plan),
     )
-    last, window = np.array([leaves]), plan.memory.window
-    weight = strategy.weights(leaves, last)
-    if window is not None and window < leaves:
-        before = last - window
-        weight = weight + strategy.weights(leaves, before)
-        weight = weight - 2 * strategy.covariance(leaves, before, last)
-    return (
-        math.sqrt(float(weight[0]) * mechanism.node_variance) / mechanism.steps * leaf.noise_factor
-    )
+    return math.sqrt(typical_variance(mechanism, plan.memory)) * leaf.noise_factor
 
 
 def _check_memory(plan: Plan, strategy: Strategy) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rillet.layout import Layout
+from rillet.layout import Layout, typical_variance
 from rillet.noise import LawName
 from rillet.plan.choose import Choice
 from rillet.privacy import Person
@@ -213,7 +213,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
     if main is None or not choice.chose_strategy:
         return []
     lines = []
-    chosen = _typical_noise(layout, main) * layout.leaf.noise_factor
+    chosen = math.sqrt(typical_variance(main, layout.memory)) * layout.leaf.noise_factor
     for other in _others(layout):
         if other == main.strategy:
             continue
@@ -225,7 +225,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
             moves=leaf.moves,
             contributions=main.contributions,
         )
-        ratio = _typical_noise(layout, rival) * leaf.noise_factor / chosen
+        ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.noise_factor / chosen
         lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
     if layout.lag:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
@@ -243,10 +243,3 @@ def _others(layout: Layout) -> list[Strategy]:
     trees: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
     trees += [BinaryTree(law="gaussian")] * (len(laws) > 1)
     return trees if memory.window is None else [*map(Independent, laws), *trees]
-
-
-def _typical_noise(layout: Layout, mechanism: Mechanism) -> float:
-    """In the second half of the stream, or at the end of what forgets, per unit of range."""
-    if not layout.memory.forgets:
-        return math.sqrt(mechanism.typical_unit_variance)
-    return math.sqrt(replace(layout, main=mechanism).unit_variance(mechanism.leaves))
