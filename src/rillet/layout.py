@@ -656,45 +656,56 @@ class _Terms:
             self._felt = np.power(theta, leaves[:, None] - self._ends.astype(np.float64))
         self._moving: list[tuple[IntArray, FloatArray]] = [(leaves, units[-1:])]
         if window is not None and len(leaves) and leaves.max() > window:
-            before = np.maximum(leaves - window, 1)  # where there is none yet, it counts nothing
-            in_force = np.searchsorted(begins, before, side="left") - 1
-            counts = (leaves > window)[:, None, None]
-            self._moving.append((before, -units[in_force] * counts))
+            before = leaves - window
+            in_force = np.maximum(np.searchsorted(begins, before, side="left") - 1, 0)
+            self._moving.append((before, -units[in_force]))
 
-    def _covariance(self, one: Any, other: Any) -> FloatArray:
-        """Covariance of the prefix noises at some leaves."""
+    def _covariance(self, earlier: Any, later: Any) -> FloatArray:
+        """Covariance of the prefix noises at some leaves; before the first there is none.
+
+        Leaf by leaf the same, however many are asked for at once.
+        """
         strategy, leaves = self._main.strategy, self._main.leaves
-        found = (
-            strategy.weights(leaves, one)
-            if one is other
-            else strategy.covariance(leaves, np.minimum(one, other), np.maximum(one, other))
-        )
+        if earlier is later:
+            return strategy.weights(leaves, earlier) * self._main.node_variance
+        begun = np.broadcast_to(earlier > 0, np.shape(later - earlier))
+        found = np.zeros(begun.shape)
+        if begun.any():
+            both = (time[begun] if np.ndim(time) else time for time in (earlier, later))
+            found[begun] = strategy.covariance(leaves, *both)
         return found * self._main.node_variance
 
     @cached_property
     def _among_moving(self) -> list[tuple[int, int, FloatArray]]:
         times = [time for time, _ in self._moving]
+        if len(times) == 1:
+            return [(0, 0, self._covariance(times[0], times[0]))]
+        now, before = times
+        begun = np.maximum(before, 1)  # what is before the first leaf counts nothing
         return [
-            (i, j, self._covariance(times[i], times[j]))
-            for i in range(len(times))
-            for j in range(i, len(times))
+            (0, 0, self._covariance(now, now)),
+            (0, 1, self._covariance(before, now)),
+            (1, 1, np.where(before > 0, self._covariance(begun, begun), 0.0)),
         ]
 
     @cached_property
     def _with_ends(self) -> list[list[FloatArray]]:
-        return [[self._covariance(end, time) for end in self._ends] for time, _ in self._moving]
+        """Of each moving time with each end: those before a window have ends after them."""
+        now, *before = (time for time, _ in self._moving)
+        return [
+            [self._covariance(end, now) for end in self._ends],
+            *([self._covariance(np.minimum(t, end), end) for end in self._ends] for t in before),
+        ]
 
     @cached_property
     def _among_ends(self) -> FloatArray:
-        if not len(self._ends):
+        ends = self._ends
+        if not len(ends):
             return np.zeros((0, 0))
-        low, high = (
-            np.minimum.outer(self._ends, self._ends),
-            np.maximum.outer(self._ends, self._ends),
-        )
-        return (
-            self._main.strategy.covariance(self._main.leaves, low, high) * self._main.node_variance
-        )
+        if len(self._moving) == 1:
+            return self._covariance(np.minimum.outer(ends, ends), np.maximum.outer(ends, ends))
+        # One by one: which ends are felt depends on the leaves, and what two have in common not.
+        return np.array([[self._covariance(*sorted((a, b)))[()] for a in ends] for b in ends])
 
     def covariance(self, one: int, other: int) -> FloatArray:
         """Covariance of the noise of two readings."""

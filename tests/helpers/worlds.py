@@ -25,7 +25,7 @@ from rillet.noise import Secret
 from rillet.release import Releases
 from rillet.statistic import Range
 from rillet.step import advance, start, step
-from rillet.strategy import STRATEGIES, HonakerTree, SignedDigitTree
+from rillet.strategy import STRATEGIES, HonakerTree, RestartedTree, SignedDigitTree
 from rillet.testing.lattice import TAILS, lattice_probability
 from rillet.threshold import Finding, TailHistogram
 from rillet.threshold.rank import Cells, weight_table
@@ -259,7 +259,9 @@ def paid(layout: Layout, one: World, two: World) -> Paid:
             continue
         moved = [b - a for a, b in zip(first.exact, second.exact, strict=True)]
         scale, main = Fraction(first.scale), layout.main
-        if first.label == "main" and isinstance(main.strategy, HonakerTree | SignedDigitTree):
+        if first.label == "main" and isinstance(
+            main.strategy, HonakerTree | RestartedTree | SignedDigitTree
+        ):
             # The exact numbers are prefix sums: what moved is a leaf, and with it nodes of a tree.
             before = prefixes.setdefault(first.column, [])
             leaves = np.diff([before[-1] if before else 0, *moved]).tolist()
@@ -281,6 +283,8 @@ def memberships(strategy: Any, leaves: int, leaf: int) -> int:
     """Nodes of the tree behind the noise that hold a leaf, of those that are drawn at all."""
     if isinstance(strategy, SignedDigitTree):
         return strategy.shape(leaves)[1]
+    if isinstance(strategy, RestartedTree):
+        return int(strategy.constants(leaves)[1])
     return sum(
         (((leaf - 1) >> level) + 1) << level <= leaves for level in range(leaves.bit_length())
     )

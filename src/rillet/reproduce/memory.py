@@ -184,9 +184,11 @@ def memory(context: Context) -> Result:
         for week in _WEEKS:
             sums, number = baskets.sums(counts, everything, DECLARED)
             count, _ = _measured(released["count"], number, "count", week)
-            mean, claimed = _measured(released["mean"], sums / number, "mean", week)
+            mean, claimed = _measured(released["mean"], sums / np.maximum(number, 1), "mean", week)
             sums, number = baskets.sums(learned, everything, np.inf)
-            error, stated = _measured(released["learned"], sums / number, "mean", week)
+            error, stated = _measured(
+                released["learned"], sums / np.maximum(number, 1), "mean", week
+            )
             numbers[f"{label}, week {week}"] = {
                 "count": count,
                 "theory": expected,
@@ -246,7 +248,7 @@ def people(context: Context) -> Result:
     rows, numbers = [], {}
     for unit, looks_back in _QUOTAS:
         plan = _plan(Mean(**looks_back), unit=unit)
-        strangers = _plan(Mean(**looks_back))
+        strangers = _plan(Mean(**looks_back), strategy=plan.strategy)
         span = f"window {looks_back['window']}" if looks_back else "all so far"
         within = "" if unit.within is None else f" in {unit.within}"
         label = f"{unit.most}{within}, {unit.apart} apart, {span}"

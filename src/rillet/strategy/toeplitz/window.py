@@ -48,6 +48,8 @@ _GAIN: Final = sum(map(abs, TAPS))
 _COMB_BITS: Final = 3
 _GAIN_BITS: Final = (_GAIN - 1).bit_length()
 #: Windows after which the coefficients ``e_j`` have settled: what is left falls by 1.46 in each.
+#: So many tables of products are kept.
+_KEPT: Final = 32
 _SETTLED: Final = 48
 #: Shorter windows are decoded leaf by leaf: arrays would be too short.
 _SHORT: Final = 64
@@ -275,37 +277,43 @@ class WindowNoise:
             rows[row] += rows[row - 1] / 2 + (rows[row - 2] / 8 if row > 1 else 0.0)
         self.limit = float(weights[0]) * 8 / 3
         self.coefficients = rows.ravel()
-        self._tables: dict[int, FloatArray] = {}
 
-    def covariance(self, first: IntArray, second: IntArray) -> FloatArray:
-        """``Σ_{j < a} e_j e_{j + lag}`` for ``a`` the lesser of the two."""
-        earlier, later = np.minimum(first, second), np.maximum(first, second)
+    def covariance(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """``Σ_{j < earlier} e_j e_{j + lag}``, the same whatever else is asked for beside it.
+
+        One leaf against many (a scalar and an array) is fast, and so are the lags 0 and ``window``.
+        """
         lag = later - earlier
-        if lag.size == 0:
-            return np.zeros(lag.shape)
-        some = int(lag.flat[0])
-        if np.all(lag == some):
-            return self._with_tail(self._table(some), earlier)
-        return self._by_products(*np.broadcast_arrays(earlier, later))
+        if np.ndim(earlier) != np.ndim(later):
+            return self._from_one(earlier, later)
+        known = int(np.ravel(lag)[0]) if np.size(lag) else 0
+        if np.ndim(lag) and known in (0, self.window) and np.all(lag == known):
+            table = self._table(known)
+            size = len(table) - 1
+            found: FloatArray = table[np.minimum(earlier, size)]
+            return found + np.maximum(earlier - size, 0) * self.limit**2
+        pairs = zip(np.ravel(earlier).tolist(), np.ravel(later).tolist(), strict=True)
+        f, _ = self._rest
+        products = [
+            f[: min(a, max(0, len(f) - (b - a)))]
+            @ f[b - a : b - a + min(a, max(0, len(f) - b + a))]
+            for a, b in pairs
+        ]
+        whole: FloatArray = self._constant_part(earlier, later)
+        return whole + np.reshape(products, np.shape(lag))
+
+    @cached_property
+    def _tables(self) -> dict[int, FloatArray]:
+        return {}
 
     def _table(self, lag: int) -> FloatArray:
-        """Running sums of ``e_j e_{j + lag}``; those of a window's noise are kept."""
-        if lag in self._tables:
-            return self._tables[lag]
-        e = self.coefficients
-        size = len(e)
-        shifted = np.full(size, self.limit)
-        shifted[: max(0, size - lag)] = e[lag:]
-        table = np.zeros(size + 1)
-        np.cumsum(e * shifted, out=table[1:])
-        if lag in (0, self.window):
-            self._tables[lag] = table
-        return table
-
-    def _with_tail(self, table: FloatArray, earlier: IntArray) -> FloatArray:
-        size = len(table) - 1
-        found: FloatArray = table[np.minimum(earlier, size)]
-        return found + np.maximum(earlier - size, 0) * self.limit**2
+        """Running sums of ``e_j e_{j + lag}``."""
+        if lag not in self._tables:
+            e = self.coefficients
+            shifted = np.full(len(e), self.limit)
+            shifted[: len(e) - lag] = e[lag:]
+            self._tables[lag] = np.append(0.0, np.cumsum(e * shifted))
+        return self._tables[lag]
 
     @cached_property
     def _rest(self) -> tuple[FloatArray, FloatArray]:
@@ -313,48 +321,45 @@ class WindowNoise:
         rest = self.coefficients - self.limit
         return rest, np.append(0.0, np.cumsum(rest))
 
-    def _by_products(self, earlier: IntArray, later: IntArray) -> FloatArray:
-        """Lags that differ: products of ``e_∞`` and ``f``, and those of ``f`` group by group."""
-        f, running = self._rest
-        size, lag = len(f), later - earlier
+    def _constant_part(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """All products but those of ``f`` with ``f``."""
+        _, running = self._rest
+        size = len(running) - 1
+        near, far, lag = (running[np.minimum(t, size)] for t in (earlier, later, later - earlier))
+        constant: FloatArray = earlier * self.limit**2 + self.limit * (near + far - lag)
+        return constant
 
-        def summed(t: IntArray) -> FloatArray:
-            found: FloatArray = running[np.minimum(t, size)]
-            return found
-
-        total: FloatArray = earlier.astype(np.float64) * self.limit**2
-        total += self.limit * (summed(earlier) + summed(later) - summed(lag))
-        ends, begins = np.unique(later), np.unique(earlier)
-        by, values = (later, ends) if len(ends) < len(begins) else (earlier, begins)
-        for value in values.tolist():
-            group = by == value
-            # Up to a fixed end no product reaches beyond it; from a fixed begin all do.
-            line = f[:value] if by is later else f
-            total[group] += _correlated(line, f[:value], lag[group])
-        return total
-
-
-def _correlated(line: FloatArray, part: FloatArray, lags: IntArray) -> FloatArray:
-    """``Σ_j part_j line_{j + lag}`` for each lag; beyond its end the line is 0."""
-    found = np.zeros(len(lags))
-    inside = lags < len(line)
-    if not np.any(inside):
+    def _from_one(self, earlier: IntArray, later: IntArray) -> FloatArray:
+        """One leaf against many: products of ``f`` for all lags up to a window, made once."""
+        fixed = int(earlier if np.ndim(earlier) == 0 else later)
+        size, lag = len(self._rest[0]), later - earlier
+        key = min(fixed, size), np.ndim(earlier) == 0 and fixed < size
+        if key not in self._products:
+            while len(self._products) >= _KEPT:
+                self._products.pop(next(iter(self._products)))
+            self._products[key] = self._of_all_lags(*key)
+        products = np.append(self._products[key], 0.0)
+        found: FloatArray = self._constant_part(earlier, later)
+        found = found + products[np.minimum(lag, self.window + 1)]
+        if np.any(lag > self.window):  # nothing here asks for it
+            beyond = lag > self.window
+            first, second = np.broadcast_arrays(earlier, later)
+            found[beyond] = self.covariance(first[beyond], second[beyond])
         return found
-    low, high = int(lags[inside].min()), int(lags[inside].max())
-    piece = line[low : high + len(part)]
-    part = part[: len(piece)]
-    if len(part) * np.count_nonzero(inside) < 2**16:
-        lengths = [min(len(part), len(line) - lag) for lag in lags[inside].tolist()]
-        found[inside] = [
-            part[:length] @ line[lag : lag + length]
-            for lag, length in zip(lags[inside].tolist(), lengths, strict=True)
-        ]
-        return found
-    from scipy.signal import fftconvolve
 
-    products = fftconvolve(piece, part[::-1])[len(part) - 1 :]
-    found[inside] = products[lags[inside] - low]
-    return found
+    @cached_property
+    def _products(self) -> dict[tuple[int, bool], FloatArray]:
+        return {}
+
+    def _of_all_lags(self, count: int, begins: bool) -> FloatArray:
+        """``Σ_{j < count} f_j f_{j + lag}``; up to a fixed end no product reaches beyond it."""
+        f, _ = self._rest
+        part, line = f[:count], f if begins else f[:count]
+        line = np.append(line, np.zeros(self.window))[: count + self.window]
+        from scipy.signal import fftconvolve
+
+        found: FloatArray = fftconvolve(line, part[::-1])[count - 1 : count + self.window]
+        return found
 
 
 @lru_cache(maxsize=4)
