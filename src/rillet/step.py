@@ -334,7 +334,7 @@ def _finish_warm_up(
         warm_up_units=units,
         backfill=_releases(layout, part, at) if layout.backfill else None,
     )
-    return _begin_main(layout, state), [part.last()]
+    return _begin_main(layout, state), [part]
 
 
 def _first_look(layout: Layout, state: StreamState, raw_values: FloatArray) -> Look:
