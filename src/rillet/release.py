@@ -703,8 +703,11 @@ class Releases:
             },
             separators=(",", ":"),
         ).encode("ascii")
-        content = b"".join([_MAGIC, _START.pack(_VERSION, len(header)), header, *arrays])
-        return content + _CHECK.pack(zlib.crc32(content))
+        parts = [_MAGIC, _START.pack(_VERSION, len(header)), header, *arrays]
+        check = 0
+        for part in parts:
+            check = zlib.crc32(part, check)
+        return b"".join([*parts, _CHECK.pack(check)])
 
     @staticmethod
     def from_bytes(content: bytes) -> Releases:

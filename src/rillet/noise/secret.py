@@ -206,7 +206,7 @@ class Secret:
         # A fresh salt gives each message a key of its own, so nonces cannot collide.
         salt = secrets.token_bytes(16)
         key = HKDF(hashes.SHA256(), 32, salt, _encode(("rillet/1", "seal"))).derive(self._material)
-        return salt + nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
+        return b"".join((salt, nonce, AESGCM(key).encrypt(nonce, plaintext, associated)))
 
     def open_sealed(self, sealed: bytes, *, associated: bytes) -> bytes:
         """Undo :meth:`seal`; raises ``InvalidTag`` when the bytes or the secret do not match."""

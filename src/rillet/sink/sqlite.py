@@ -10,6 +10,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -34,6 +35,8 @@ FORMAT_VERSION = 1
 
 #: Rows to a statement: a call for each costs twice as much, and more gain nothing.
 _ROWS = 50
+#: Rows that are plain numbers at once, in several times the memory of their columns.
+_PLAIN_ROWS = 200 * _ROWS
 #: Seconds to wait for another writer.
 _BUSY = 10.0
 
@@ -309,18 +312,14 @@ class SqliteSink(FileSink):
     def _insert_rows(self, columns: list[NDArray[Any]]) -> int:
         before = self._connection.total_changes
         width, count = len(columns), len(columns[0])
-        flat: list[Any] = [None] * (width * count)
-        for index, column in enumerate(columns):
-            flat[index::width] = column.tolist()  # SQLite takes NaN for NULL
-        names = ["series_id", "t", "at", "shared_id", *(f"n{k}" for k in range(1, width - 3))]
-        row = f"({','.join('?' * width)})"
-        for first in range(0, count, _ROWS):
-            rows = min(_ROWS, count - first)
-            self._execute(
-                f"INSERT OR IGNORE INTO release_rows({','.join(names)}) "  # noqa: S608
-                f"VALUES {','.join([row] * rows)}",
-                flat[width * first : width * (first + rows)],
-            )
+        for start in range(0, count, _PLAIN_ROWS):
+            flat: list[Any] = [None] * (width * min(_PLAIN_ROWS, count - start))
+            for index, column in enumerate(columns):
+                # SQLite takes NaN for NULL
+                flat[index::width] = column[start : start + _PLAIN_ROWS].tolist()
+            for first in range(0, len(flat), width * _ROWS):
+                values = flat[first : first + width * _ROWS]
+                self._execute(_insertion(width, len(values) // width), values)
         return self._connection.total_changes - before
 
     def _compare(self, releases: Releases, order: IntArray, series: IntArray) -> None:
@@ -372,6 +371,16 @@ class SqliteSink(FileSink):
     def _run(self, script: str) -> None:
         for statement in filter(str.strip, script.split(";")):
             self._execute(statement)
+
+
+@cache
+def _insertion(width: int, rows: int) -> str:
+    names = ["series_id", "t", "at", "shared_id", *(f"n{k}" for k in range(1, width - 3))]
+    row = f"({','.join('?' * width)})"
+    return (
+        f"INSERT OR IGNORE INTO release_rows({','.join(names)}) "  # noqa: S608
+        f"VALUES {','.join([row] * rows)}"
+    )
 
 
 def _plain(column: FloatArray) -> list[float | None]:

@@ -38,14 +38,15 @@ class Binding:
     """The shares of all rows, and their sum."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = hashlib.blake2b(key=key, person=b"rillet rows", digest_size=_SIZE)
         self._shares: dict[Address, int] = {}
         self.sum = 0
 
     def share(self, address: Address, content: bytes) -> int:
         """The share of a row, from its address and its sealed bytes, or a content in the clear."""
-        text = name_of(address) + b"\0" + content
-        digest = hashlib.blake2b(text, key=self._key, person=b"rillet rows", digest_size=_SIZE)
+        digest = self._keyed.copy()
+        digest.update(name_of(address) + b"\0")
+        digest.update(content)
         return int.from_bytes(digest.digest(), "little")
 
     def __contains__(self, address: Address) -> bool:

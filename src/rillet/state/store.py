@@ -594,9 +594,10 @@ class SqliteStore:
         return name_of(address) + b" of " + self._identity
 
     def _seal(self, content: bytes, address: Address) -> bytes:
-        padded = bytes(_IN_TREE) + _LENGTH.pack(len(content)) + content
-        missing = (_ROW_SIZE - _SEAL - len(padded)) % _OUTSIDE
-        return self._key.seal(padded + bytes(missing), associated=self._associated(address))
+        length = _LENGTH.pack(len(content))
+        missing = (_ROW_SIZE - _SEAL - _IN_TREE - len(length) - len(content)) % _OUTSIDE
+        padded = b"".join((bytes(_IN_TREE), length, content, bytes(missing)))
+        return self._key.seal(padded, associated=self._associated(address))
 
     def _read(self, address: Address, key: Secret | None = None) -> bytes:
         """Open the row at an address."""
