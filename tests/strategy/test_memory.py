@@ -147,6 +147,7 @@ def test_decayed_toeplitz_is_near_the_square_root(half_life):
     strategy, leaves = DecayedToeplitz(half_life=half_life), 2**30
     discount = strategy.discount(leaves)
     assert discount**half_life == pytest.approx(0.5, rel=1e-9)
+    assert strategy.constants(leaves)[-1] == (1 - discount) * 2**53  # keys the noise
     norm = math.sqrt(strategy.sensitivity(leaves, STEPS)) / STEPS
     error = norm * math.sqrt(strategy.weights(leaves, np.array([leaves]))[0])
     best = 2 / math.pi * float(ellipk(discount**2))

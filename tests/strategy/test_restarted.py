@@ -74,8 +74,13 @@ def test_blocks_draw_noise_of_their_own():
     whole = np.concatenate(pieces)
     within = np.diff(whole[12::13], prepend=0)  # what each block adds
     assert len(set(within.tolist())) == len(within)
-    _, again = process.draw(process.start(), mechanism.levels(Secret.for_tests(5)), 1, leaves)
+    keyed = mechanism.levels(Secret.for_tests(5))
+    _, again = process.draw(process.start(), keyed, 1, leaves)
     assert np.array_equal(again, whole)
+    # Between two blocks nothing of a tree is kept.
+    (before, *tree), _ = process.draw(process.start(), keyed, 1, 26)
+    assert before == whole[25:26]
+    assert not any(part.any() for part in tree)
 
 
 def test_a_window_is_as_sensitive_as_its_tree():

@@ -314,7 +314,7 @@ def _check_repeated(probe: _Probe, steps: int, *, linear: bool) -> None:
     generator = np.random.default_rng(leaves)
     streams = np.zeros((1 if linear else 4, leaves), np.int64)
     streams[1:] = generator.integers(0, probe.largest_leaf, streams[1:].shape)
-    for most, apart in ((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (leaves + 1, 1)):
+    for most, apart in ((1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (leaves + 1, 1)):
         claimed = strategy.repeated(leaves, steps, most, apart)
         if most == 1 and claimed != single:
             raise probe.fail("repeated", f"claims {claimed!r} for one leaf, not {single!r}")
