@@ -197,6 +197,8 @@ def test_covariances_are_those_of_the_decoder(window):
         "one in between": (np.minimum(t, middle), np.maximum(t, middle)),
         "scattered": (scattered.min(axis=0), scattered.max(axis=0)),
         "a table": (np.minimum(t[:20, None], t[:30]), np.maximum(t[:20, None], t[:30])),
+        "a table of all pairs": (t[:20, None], t[20:50]),
+        "a row and a table": (t[:5], t[20:35].reshape(3, 5)),
         "two numbers": (middle, middle + 5),
     }
     for name, (earlier, later) in cases.items():

@@ -48,9 +48,9 @@ _GAIN: Final = sum(map(abs, TAPS))
 _COMB_BITS: Final = 3
 _GAIN_BITS: Final = (_GAIN - 1).bit_length()
 #: Windows after which the coefficients ``e_j`` have settled: what is left falls by 1.46 in each.
+_SETTLED: Final = 48
 #: So many tables of products are kept.
 _KEPT: Final = 32
-_SETTLED: Final = 48
 #: Shorter windows are decoded leaf by leaf: arrays would be too short.
 _SHORT: Final = 64
 
@@ -283,9 +283,10 @@ class WindowNoise:
 
         One leaf against many (a scalar and an array) is fast, and so are the lags 0 and ``window``.
         """
-        lag = later - earlier
-        if np.ndim(earlier) != np.ndim(later):
+        if np.ndim(earlier) != np.ndim(later) and 0 in (np.ndim(earlier), np.ndim(later)):
             return self._from_one(earlier, later)
+        earlier, later = np.broadcast_arrays(earlier, later)
+        lag = later - earlier
         known = int(np.ravel(lag)[0]) if np.size(lag) else 0
         if np.ndim(lag) and known in (0, self.window) and np.all(lag == known):
             table = self._table(known)
