@@ -124,11 +124,24 @@ def test_a_person_pays_no_more_than_is_promised(shape, strategy):
     assert share > 0.3  # what trees give away: they charge group privacy
 
 
+@pytest.mark.parametrize(("most", "apart"), [(2, 10), (3, 6), (3, 5), (7, 2), (14, 1)])
+@pytest.mark.parametrize("name", sorted(STRATEGIES.own))
+def test_a_person_who_fits_only_with_the_warm_up_pays_no_more(name, most, apart):
+    """More of them than there is room for after the warm-up: some are in it."""
+    for law in ("gaussian", "laplace"):
+        try:
+            strategy = made(name, law=law)
+        except ParameterError:
+            continue
+        layout = plan_of("mean-tail", strategy, most, apart).layout
+        assert largest_share(layout, most, apart, chosen=4) <= 1.0
+
+
 @pytest.mark.parametrize("apart", [1, 3])
 def test_the_charge_is_no_larger_than_it_must_be(apart):
-    """With a Toeplitz strategy and a declared range, all of it can be paid."""
+    """Nearly all of it can be paid, though columns count as if they went on past the end."""
     layout = plan_of("mean-fixed", made("buffered-toeplitz"), 3, apart).layout
-    assert largest_share(layout, 3, apart, chosen=0) > 0.97
+    assert largest_share(layout, 3, apart, chosen=0) > 0.85
 
 
 @pytest.mark.parametrize("shape", ["mean-fixed", "mean-tail"])

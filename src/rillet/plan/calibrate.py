@@ -70,9 +70,10 @@ def layout_of(plan: Plan) -> Layout:
             contributions=contributions,
         )
     segments, repeats = _segments(plan, main, threshold, lag)
-    first_look, threshold_cost = None, threshold.cost(budget, plan.delta)
+    first_look, threshold_cost, rounding = None, threshold.cost(budget, plan.delta), Cost()
     if lag and contributions.most > 1 and strategy.law == "gaussian":
-        first_look = _first_look(plan, threshold, lag, contributions.most)
+        rounding = Cost() if main is None else main.rounding
+        first_look = _first_look(plan, threshold, lag, contributions.most, rounding)
         threshold_cost = first_look.cost
     else:
         budget /= contributions.most
@@ -88,7 +89,7 @@ def layout_of(plan: Plan) -> Layout:
         threshold_budget=budget,
         threshold_cost=threshold_cost,
         first_look=first_look,
-        warm_up=_warm_up(plan, strategy, lag, threshold_cost, first_look),
+        warm_up=_warm_up(plan, strategy, lag, threshold_cost + rounding, first_look),
         main=main,
         segments=segments,
         repeats=repeats,
@@ -106,7 +107,6 @@ def layout_of(plan: Plan) -> Layout:
 
 def gate_of(plan: Plan) -> GateRule | None:
     """The bound on what is used of a person, in ticks of the plan's clock."""
-    # NOT YET CALIBRATED: the noise of every part is still that for one observation.
     unit, clock = plan.unit, plan.clock
     if unit is None:
         return None
@@ -130,15 +130,16 @@ def contributions_of(plan: Plan) -> Contributions:
     rule = gate_of(plan)
     if rule is None:
         return Contributions()
-    fit = ((rule.within or plan.last_t) - 1) // rule.apart + 1
+    fit = (min(rule.within or plan.last_t, plan.last_t) - 1) // rule.apart + 1
     most = min(rule.most, fit)
     return Contributions(most, rule.apart, min(most, max(1, len(plan.keys))))
 
 
-def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int) -> LookNoise:
+def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int, rounding: Cost) -> LookNoise:
     """The first look with Gaussian noise, as if all of a person's observations were in it.
 
-    A person may be in the warm-up and after it, and Gaussian costs compose as the rest does.
+    A person may be in the warm-up and after it, and Gaussian costs compose as the rest does; what
+    the ``rounding`` of nodes may cost is left aside, since a single observation may cause it.
     """
     if not threshold.begins_with_counts:
         raise ParameterError(
@@ -148,7 +149,7 @@ def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int) -> LookNo
             "leave threshold out, or declare a range with FixedThreshold",
         )
     share = Fraction(repr(plan.threshold_share))
-    mu_squared = Fraction(gaussian_mu(plan.guarantee)) ** 2 * share
+    mu_squared = (Fraction(gaussian_mu(plan.guarantee)) ** 2 - rounding.mu_squared) * share
     moved = most**2 * threshold.count_sensitivity("gaussian", added=True)
     scale = gaussian_std(moved, root_down(mu_squared))
     return LookNoise(lag, scale, "gaussian", Cost.gaussian(moved / Fraction(scale) ** 2))

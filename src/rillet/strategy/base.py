@@ -171,6 +171,17 @@ class Strategy(ABC):
         """
         return self.sensitivity(leaves, steps) * count ** (1 if self.law == "laplace" else 2)
 
+    def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
+        """As :meth:`repeated`, for a unit that may have some of its contributions elsewhere.
+
+        However few of ``most`` fit, all of them count, and their columns go on past the end of the
+        stream: with sizes ``x_i`` in place of ``steps`` the movement is then bounded by a sum over
+        pairs ``x_i·x_j·R(|i − j|·apart)``, as docs/proofs/people.md needs it.
+        """
+        if most == 1:
+            return self.sensitivity(leaves, steps)
+        return self.several(leaves, steps, most, apart)
+
     def discount(self, leaves: int) -> float:
         """``θ``, when decoded sums are ``Σ_j θ^(t−j)·x_j``; by default 1, nothing is forgotten."""
         return 1.0
@@ -241,8 +252,8 @@ def _of_column(
     """
     most, apart = contributions.most, contributions.apart
     if most == 1 or strategy.law == "laplace":
-        return lambda size: strategy.repeated(leaves, size, most, apart)
-    whole, rounding = (strategy.repeated(leaves, size, most, apart) for size in (largest, 0))
+        return lambda size: strategy.spread(leaves, size, most, apart)
+    whole, rounding = (strategy.spread(leaves, size, most, apart) for size in (largest, 0))
     moved = Fraction(root_up(whole)) - Fraction(root_down(rounding))
     blurred = Fraction(root_up(contributions.streams * rounding))
     ratio = blurred / moved
@@ -349,6 +360,11 @@ class Mechanism:
         The L1 norm for Laplace noise, the square of the L2 norm for Gaussian noise.
         """
         return _sensitivity(self._of_column, self.moves(steps))
+
+    @property
+    def rounding(self) -> Cost:
+        """The part of a Gaussian cost that rounding alone may cost a unit, whatever it adds."""
+        return Cost(mu_squared=self.width * self._of_column(0) / Fraction(self.scale) ** 2)
 
     @cached_property
     def _of_column(self) -> _OfColumn:

@@ -86,6 +86,13 @@ class BltStrategy(Strategy):
         norm, rounding = _repeated(self.blt(leaves), leaves, count, apart)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
+    def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
+        """Columns that go on for as long as the first of them is from the last."""
+        if most == 1:
+            return self.sensitivity(leaves, steps)
+        norm, rounding = _spread(self.blt(leaves), leaves, most, apart)
+        return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
+
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
         """``Σ_{j < t} g_j²``, to a relative 2^-21."""
         return self.blt(leaves).error_variance(t) * 4.0**-self.bits
@@ -190,6 +197,15 @@ def _repeated(blt: Blt, leaves: int, count: int, apart: int) -> tuple[mpmath.mpf
     with precision(PRECISION):
         norm = blt.repeated_norm(leaves, count, apart) + count * tables.deviation
         return norm, 2 * tables.rounding
+
+
+@lru_cache(maxsize=64)
+def _spread(blt: Blt, leaves: int, most: int, apart: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """The same where columns go on past the end; what they deviate by is a part of their norm."""
+    tables = encoder_tables(blt)
+    with precision(PRECISION) as mp:
+        norm = blt.repeated_norm(leaves + (most - 1) * apart, most, apart)
+        return norm * (1 + mp.sqrt(most) * tables.deviation), 2 * tables.rounding
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import ClassVar, Final
 
 import numpy as np
+from scipy.signal import fftconvolve
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, LawName
@@ -68,6 +69,20 @@ class SquareRootToeplitz(Strategy):
             # A difference of two sums of at most 2^16 floats, below 2^9, is off by less than 2^-24.
             norm = mp.sqrt(float(np.sum(columns.ravel()[:leaves] ** 2)) * (1 + 2.0**-30))
             norm += mp.sqrt(leaves) * (mp.ldexp(1, -24) + count * mp.ldexp(2, -_BITS))
+            return squared_sensitivity(norm, steps, leaves, mp.mpf(0))
+
+    def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
+        """Columns of ``leaves`` coefficients each, wherever they begin."""
+        if most == 1:
+            return self.sensitivity(leaves, steps)
+        _check_length(leaves)
+        f = square_root_coefficients(leaves)
+        products = fftconvolve(f, f[::-1])[leaves - 1 :: apart][:most]  # of columns that meet
+        pairs = most - np.arange(len(products))
+        with precision(PRECISION) as mp:
+            squares = most * products[0] + 2 * float(np.sum(pairs[1:] * products[1:]))
+            norm = mp.sqrt(mp.mpf(float(squares)) * (1 + mp.ldexp(1, -30)))
+            norm *= 1 + mp.sqrt(most * leaves) * mp.ldexp(2, -_BITS)
             return squared_sensitivity(norm, steps, leaves, mp.mpf(0))
 
     def weights(self, leaves: int, t: IntArray) -> FloatArray:

@@ -31,7 +31,7 @@ import numpy as np
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
-from rillet.strategy.base import Decoder, Encoder, State, Stepper
+from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
 from rillet.strategy.toeplitz.blt import PRECISION, Blt, shipped, squared_sensitivity
 from rillet.strategy.toeplitz.buffered import BltDecoder, BltStrategy
 from rillet.strategy.toeplitz.encoder import BltEncoder, encoder_tables, largest_leaf
@@ -101,13 +101,17 @@ class WindowToeplitz(BltStrategy):
         norm, rounding = _column(self.blt(leaves), self.window, leaves)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
+    def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
+        """That is already so for several: their columns have no end."""
+        return Strategy.spread(self, leaves, steps, most, apart)
+
     def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
         """Square of the L2 norm, rounded up, whatever the signs."""
         blt = self.blt(leaves)
         one, rounding = _column(blt, self.window, leaves)
         with precision(PRECISION) as mp:
             norm = mp.sqrt(mp.mpf(_correlations(blt, self.window).several(count, apart)))
-            norm += count * _GAIN * encoder_tables(blt).deviation
+            norm *= 1 + mp.sqrt(count) * _GAIN * encoder_tables(blt).deviation
             norm = min(norm, count * one)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
