@@ -118,7 +118,7 @@ class Streams(_Single):
         *,
         key: Key | str | int = (),
         at: object = None,
-        person: object = None,
+        person: object = ...,
     ) -> Release | None:
         """Absorb one observation of a key; return its latest release if there is a new one.
 
@@ -126,7 +126,7 @@ class Streams(_Single):
         is whose it is, exactly where the plan protects persons.
         """
         index = self._index(key)
-        if self._clock("at", at) is not None or person is not None:
+        if self._clock("at", at) is not None or person is not ...:
             self.update_many([value], key=key, at=at, person=person)
             return None
         with self._settled():
@@ -141,7 +141,7 @@ class Streams(_Single):
         *,
         key: Sequence[Key | str | int] | Key | str | int = (),
         at: object = None,
-        person: object = None,
+        person: object = ...,
     ) -> Releases:
         """Absorb many observations, in order; return all releases in their order.
 
@@ -182,12 +182,12 @@ class Streams(_Single):
         """Pseudonyms of the persons that were given, exactly where the plan protects persons."""
         gate = self._store.gate
         if gate is None:
-            if person is not None:
+            if person is not None and person is not ...:
                 raise ParameterError(
                     "person", "none: the plan protects single observations", "one", _PROTECT
                 )
             return NO_PERSONS
-        if person is None:
+        if person is ...:
             raise ParameterError("person", "whose each observation is", None)
         return gate.pseudonyms(as_ids(person, count))
 
@@ -550,14 +550,14 @@ class Stream(_Single):
         self._raw_pending: list[float] = []
         self._scalar: ScalarRun | None = None
 
-    def update(self, value: float, *, at: object = None, person: object = None) -> Release | None:
+    def update(self, value: float, *, at: object = None, person: object = ...) -> Release | None:
         """Absorb one observation; return the release that it completes, if any.
 
         Under a secret that was used before, it is the latest of those that have been compared.  By
         the clock ``at`` is its time (now, if none is given) and nothing is returned; ``person`` is
         as in :meth:`Streams.update`.
         """
-        if self._layout.clock is not None or at is not None or person is not None:
+        if self._layout.clock is not None or at is not None or person is not ...:
             return self._streams.update(value, key=self.key, at=at, person=person)
         with self._lock:
             scalar = self._scalar
@@ -575,7 +575,7 @@ class Stream(_Single):
             return scalar.absorb(raw_value, time_ns())
 
     def update_many(
-        self, values: ArrayLike | Iterable[object], *, at: object = None, person: object = None
+        self, values: ArrayLike | Iterable[object], *, at: object = None, person: object = ...
     ) -> Releases:
         """Absorb many observations, in order; return the releases that they complete.
 
@@ -584,7 +584,7 @@ class Stream(_Single):
         to wait, and returns them all.  ``at`` and ``person`` are as in
         :meth:`Streams.update_many`.
         """
-        if self._layout.clock is not None or at is not None or person is not None:
+        if self._layout.clock is not None or at is not None or person is not ...:
             return self._streams.update_many(values, key=self.key, at=at, person=person)
         raw_block = as_observations(values)
         with self._lock:

@@ -76,6 +76,10 @@ class GateRule:
         return 0 if self.within is None else closed // self.within * self.within
 
 
+#: Python writes longer integers in decimal only where it is told to: an error would tell of them.
+_LONGEST: Final = 1024
+
+
 # --- Ids -----------------------------------------------------------------------------------------
 
 
@@ -96,10 +100,11 @@ def id_text(raw_id: object) -> bytes:
         return raw_id.encode("utf-8", "surrogatepass").strip()
     if isinstance(raw_id, bytes):
         return raw_id.strip()
-    if isinstance(raw_id, bool | np.bool_):
+    if isinstance(raw_id, bool | np.bool_ | np.timedelta64):
         return b""
     if isinstance(raw_id, int | np.integer):
-        return b"%d" % int(raw_id)
+        number = int(raw_id)
+        return b"%d" % number if number.bit_length() <= _LONGEST else b"%#x" % number
     if isinstance(raw_id, float | np.floating):
         return b"%d" % int(raw_id) if float(raw_id).is_integer() else b""
     return str(raw_id).encode() if isinstance(raw_id, UUID) else b""
@@ -112,14 +117,14 @@ def as_ids(person: object, count: int) -> Sequence[bytes]:
 
     **Privacy.** Touches raw data; nothing raises because of an id.
     """
-    if isinstance(person, str | bytes | int | float | np.generic | UUID):
+    plain = getattr(person, "to_pylist", None) or getattr(person, "tolist", None)
+    alone = isinstance(person, str | bytes | np.generic) or plain is None
+    if alone and (isinstance(person, str | bytes) or not isinstance(person, Iterable)):
         return [id_text(person)] * count
-    if isinstance(person, Set | Mapping) or len(getattr(person, "shape", (1,))) != 1:
+    refused = isinstance(person, Set | Mapping | bytearray | memoryview)
+    if refused or len(getattr(person, "shape", (1,))) != 1:
         raise ParameterError("person", "one id, or a sequence with one for each value", "another")
     # To plain Python objects: what an array yields otherwise may be no id.
-    plain = getattr(person, "to_pylist", None) or getattr(person, "tolist", None)
-    if plain is None and not isinstance(person, Iterable):
-        raise ParameterError("person", "one id, or a sequence with one for each value", "another")
     raw_ids: Any = list(person) if plain is None else plain()  # type: ignore[call-overload]
     if len(raw_ids) != count:
         raise ParameterError("person", f"one id for each value, {count:,} in all", len(raw_ids))
