@@ -241,9 +241,7 @@ def test_ids_of_data_frames():
     assert as_ids(arrow.array([1, 2]), 2) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize(
-    "person", [{"a"}, {"a": 1}, np.zeros((2, 2)), ["a"], np.array(["a"])]
-)
+@pytest.mark.parametrize("person", [{"a"}, {"a": 1}, np.zeros((2, 2)), ["a"], np.array(["a"])])
 def test_what_cannot_be_one_id_for_each_value_is_refused(person):
     with pytest.raises(ParameterError, match=r"^person: expected one id"):
         as_ids(person, 2)
