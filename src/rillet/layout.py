@@ -642,13 +642,13 @@ class _Terms:
     def __init__(self, layout: Layout, leaves: IntArray, worth: Sequence[Worth]) -> None:
         assert layout.main is not None
         self._main, self._leaves = layout.main, leaves
-        begins, units = np.array([begin for begin, _ in worth]), np.array([w for _, w in worth])
-        change = units[:-1] - units[1:]
-        changed = np.flatnonzero(change.any(axis=(1, 2)))
+        begins, units = [begin for begin, _ in worth], np.array([each for _, each in worth])
         window, theta = layout.memory.window, layout.discount
-        if window is not None and len(changed) and len(leaves):
-            changed = changed[begins[changed + 1] >= leaves.min() - window]
-        self._ends, self._change = begins[changed + 1], change[changed]
+        changed = [j for j in range(1, len(worth)) if worth[j][1] != worth[j - 1][1]]
+        if window is not None and len(leaves):
+            changed = [j for j in changed if begins[j] >= leaves.min() - window]
+        self._ends = np.array([begins[j] for j in changed], np.int64)
+        self._change = np.array([units[j - 1] - units[j] for j in changed])
         self._felt: FloatArray = np.ones((1, len(changed)))
         if window is not None:
             self._felt = (self._ends >= leaves[:, None] - window).astype(np.float64)
@@ -700,8 +700,6 @@ class _Terms:
     @cached_property
     def _among_ends(self) -> FloatArray:
         ends = self._ends
-        if not len(ends):
-            return np.zeros((0, 0))
         if len(self._moving) == 1:
             return self._covariance(np.minimum.outer(ends, ends), np.maximum.outer(ends, ends))
         # One by one: which ends are felt depends on the leaves, and what two have in common not.
@@ -716,14 +714,15 @@ class _Terms:
             if i != j:
                 both = both + (first[:, other] * second[:, one]).sum(-1)
             found += both * between
+        if not len(self._ends):
+            return found
         for (_, counts), with_ends in zip(self._moving, self._with_ends, strict=True):
             for end, between in enumerate(with_ends):
                 change = self._change[end]
                 both = counts[:, one] @ change[other] + counts[:, other] @ change[one]
                 found += both * self._felt[:, end] * between
-        if len(self._ends):
-            among = self._among_ends * (self._change[:, one] @ self._change[:, other].T)
-            found += ((self._felt @ among) * self._felt).sum(-1)
+        among = self._among_ends * (self._change[:, one] @ self._change[:, other].T)
+        found += ((self._felt @ among) * self._felt).sum(-1)
         return found
 
 

@@ -71,7 +71,9 @@ class ScalarRun:
         self._decode = self._decode_columns
         if leaf.width == len(self._units) == 1:
             self._decode = self._decode_column
-            self._before = anchor.prefixes[0], anchor.sums[0]
+            self._step, self._column_draws = self._steppers[0].step, self._draws[0]
+            self._prefix, self._sum = anchor.prefixes[0], anchor.sums[0]
+            self._unit = self._units[0][0]
             self._offset = self._offsets[0] if self._offsets else 0.0
         self._missing_value = layout.missing_value
         self._t = state.t
@@ -139,13 +141,12 @@ class ScalarRun:
 
     def _decode_column(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
         """The same for one column with one reading: the same operations in the same order."""
-        total = self._steppers[0].step(exact_units[0], self._draws[0][done]) - self._before[0]
-        total *= self._units[0][0]
-        total += self._before[1]
-        anchor = self._anchor
+        prefix = self._step(exact_units[0], self._column_draws[done])
+        total = (prefix - self._prefix) * self._unit + self._sum
         if self._offset:
-            total += self._offset * (t - anchor.after)
+            total += self._offset * (t - self._anchor.after)
         if self._corrects:
+            anchor = self._anchor
             total += anchor.removed + anchor.removed_each * (t - anchor.after)
         return [total]
 

@@ -105,9 +105,10 @@ class Grid:
             raw_value = lower
         elif raw_value > upper:
             raw_value = upper
-        elif math.isnan(raw_value):
+        elif raw_value != raw_value:  # noqa: PLR0124 - not a number
             return self.steps // 2
-        return min(round((raw_value - lower) * self.per_unit), self.steps)
+        units, steps = round((raw_value - lower) * self.per_unit), self.steps
+        return units if units < steps else steps  # noqa: FURB136 - faster than min
 
     @property
     def step(self) -> float:
