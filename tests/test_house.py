@@ -145,6 +145,15 @@ def test_public_names_need_no_extra():
     assert not loaded & set(OPTIONAL)
 
 
+def test_a_start_waits_for_no_slow_part_of_scipy():
+    """They take as long as all the rest, and are loaded where they are needed."""
+    code = "import sys, rillet.cli.run, rillet.engine.service; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "scipy.special" in loaded
+    assert not loaded & {"scipy.optimize", "scipy.signal", "scipy.stats"}
+
+
 def test_every_public_name_has_a_home():
     assert set(rillet._HOMES) == set(rillet.__all__) - {"__version__"}
     assert set(rillet.__all__) <= set(dir(rillet))

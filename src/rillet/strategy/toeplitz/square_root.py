@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import ClassVar, Final
 
 import numpy as np
-from scipy.signal import fftconvolve
 
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, LawName
@@ -75,6 +74,8 @@ class SquareRootToeplitz(Strategy):
         """Columns of ``leaves`` coefficients each, wherever they begin."""
         if most == 1:
             return self.sensitivity(leaves, steps)
+        from scipy.signal import fftconvolve  # Half of a start, and only needed here.
+
         _check_length(leaves)
         f = square_root_coefficients(leaves)
         products = fftconvolve(f, f[::-1])[leaves - 1 :: apart][:most]  # of columns that meet
