@@ -994,7 +994,7 @@ def _releases(layout: Layout, part: Part, at: int) -> Releases:
     anchor, count = part.anchor, len(part.t)
     clipping = _range(_constant(anchor.range.lower, count), _constant(anchor.range.upper, count))
     share = _constant(anchor.clipped_share, count)
-    return _table(layout, (part.key,), _constant_integer(0, count), part, clipping, share, at)
+    return _table(layout, (part.key,), constant_integer(0, count), part, clipping, share, at)
 
 
 def _range(lower: Any, upper: Any) -> Range:
@@ -1120,7 +1120,7 @@ def release_rows(
 
 def _times(layout: Layout, t: IntArray, at: int) -> IntArray:
     """When releases come: at the end of their ticks, or all of them now."""
-    return _constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
+    return constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
 
 
 def _clipping(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
@@ -1138,7 +1138,8 @@ def _constant(value: float, count: int) -> FloatArray:
     return np.ndarray((count,), np.float64, np.float64(value).tobytes(), strides=(0,))
 
 
-def _constant_integer(value: int, count: int) -> IntArray:
+def constant_integer(value: int, count: int) -> IntArray:
+    """The same for an integer."""
     return np.ndarray((count,), np.int64, np.int64(value).tobytes(), strides=(0,))
 
 

@@ -37,6 +37,7 @@ from rillet.step import (
     Part,
     StreamState,
     advance_parts,
+    constant_integer,
     counted,
     in_order,
     no_releases,
@@ -737,7 +738,7 @@ def filled(layout: Layout, raw_values: FloatArray) -> FloatArray:
 
 def one_key(index: int, count: int) -> IntArray:
     """The same key for so many observations: one number in memory, however many they are."""
-    return np.broadcast_to(np.int64(index), count)
+    return constant_integer(index, count)
 
 
 def _is_one(key_of: IntArray) -> bool:
