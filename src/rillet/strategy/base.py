@@ -47,6 +47,12 @@ from rillet.privacy import (
 
 #: State of an encoder or decoder: a few small arrays, never changed in place.
 State: TypeAlias = tuple[NDArray[Any], ...]
+#: Some rows of a state that has one for each key: a part of them, or their numbers, each once.
+RowsOf: TypeAlias = slice | NDArray[np.int64]
+
+
+def _numbered(rows: RowsOf, state: State) -> NDArray[np.int64]:
+    return np.arange(len(state[0]))[rows] if isinstance(rows, slice) else rows
 
 
 class Encoder(ABC):
@@ -60,6 +66,25 @@ class Encoder(ABC):
     def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
         """Nodes for leaves ``first``, ``first + 1``, … (leaves are numbered from 1)."""
 
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """One node for each of some keys: what :meth:`encode` gives for their next leaf.
+
+        ``state`` has a row for each key and is changed in place; ``leaf`` is the number of the
+        leaf, of all of them or of each.  **Privacy.** As :meth:`encode`.
+        """
+        nodes = np.empty(len(exact_leaves), np.int64)
+        numbers = np.broadcast_to(leaf, nodes.shape).tolist()
+        for place, row in enumerate(_numbered(rows, state)) if state else ():
+            own = tuple(part[row] for part in state)
+            own, nodes[place : place + 1] = self.encode(
+                own, numbers[place], exact_leaves[place : place + 1]
+            )
+            for part, new in zip(state, own, strict=True):
+                part[row] = new
+        return nodes
+
 
 class Decoder(ABC):
     """The map from noisy nodes to prefix sums: post-processing."""
@@ -71,6 +96,19 @@ class Decoder(ABC):
     @abstractmethod
     def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, NDArray[Any]]:
         """Prefix sums at leaves ``first``, ``first + 1``, …, in lattice units."""
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> NDArray[Any]:
+        """One prefix sum for each of some keys, as :meth:`Encoder.encode_each` gives one node."""
+        numbers, sums = np.broadcast_to(leaf, noisy.shape).tolist(), []
+        for place, row in enumerate(_numbered(rows, state)):
+            own = tuple(part[row] for part in state)
+            own, prefix = self.decode(own, numbers[place], noisy[place : place + 1])
+            for part, new in zip(state, own, strict=True):
+                part[row] = new
+            sums.append(prefix)
+        return np.concatenate([np.empty(0), *sums])
 
 
 class NoiseSource(Protocol):
@@ -98,6 +136,9 @@ class NoiseProcess:
     A strategy whose noise is correlated (the signed-digit tree) draws each ingredient once, at the
     leaf that first needs it, with the key in force at that leaf, and keeps it in its state as long
     as later leaves need it: keys may ratchet between any two leaves, and nothing is drawn again.
+
+    A state may have a row for each of many keys; then one leaf is drawn at a time, and ``levels``
+    give a row of draws for each of them.
 
     **Privacy.** Touches no data.  The state is noise: whoever reads it together with the releases
     learns exact sums, so it is kept as safe as the exact state of the encoder.
@@ -208,6 +249,10 @@ class Strategy(ABC):
         ``earlier`` and ``later`` broadcast against each other, with ``earlier ≤ later``.
         """
         raise NotImplementedError(f"{type(self).__name__} has no covariance")
+
+    def for_many_keys(self) -> Strategy:
+        """The same strategy with a state as small as can be, where that makes a difference."""
+        return self
 
     def refined(self, leaves: int, steps: int, most: float) -> Strategy:
         """The same strategy with finer nodes, up to ``most`` times, where rounding them costs.

@@ -121,25 +121,33 @@ class HonakerNoise(NoiseProcess):
         following = waiting.copy()
         last = first - 1 + count
         below, below_first = np.zeros(0, np.int64), 0
-        ending = np.empty(count, np.int64)  # estimate of the largest node that ends at a leaf
+        ending = np.empty(
+            (*waiting.shape[:-1], count), np.int64
+        )  # estimate of the largest node that ends at a leaf
         for level in range(self.depth):
             begin, end = (first - 1) >> level, last >> level  # nodes that end in the block
             if begin == end:
                 break
             estimate = levels(level).draw(begin, end - begin)
             if level:
-                children = below[2 * begin + 1 - below_first :: 2].copy()  # right children
-                left = below[2 * begin + 2 - below_first :: 2]
+                children = below[..., 2 * begin + 1 - below_first :: 2].copy()  # right children
+                left = below[..., 2 * begin + 2 - below_first :: 2]
                 if below_first <= 2 * begin:
-                    children[0] += below[2 * begin - below_first]
+                    children[..., 0] += below[..., 2 * begin - below_first]
                 else:
-                    children[0] += waiting[level - 1]
-                children[1:] += left[: len(children) - 1]
+                    children[..., 0] += waiting[..., level - 1]
+                children[..., 1:] += left[..., : children.shape[-1] - 1]
                 estimate = combine(estimate, children, level)
-            ending[((begin + 1) << level) - first :: 1 << level] = estimate
-            following[level] = estimate[-1] if end & 1 else 0
+            ending[..., ((begin + 1) << level) - first :: 1 << level] = estimate
+            following[..., level] = estimate[..., -1] if end & 1 else 0
             below, below_first = estimate, begin
-        (closed,), noise = TreeDecoder(self.depth).decode((closed,), first, ending)
+        decoder = TreeDecoder(self.depth)
+        if waiting.ndim > 1:  # one leaf of each of many keys
+            closed = closed.copy()
+            return (following, closed), decoder.decode_each(
+                (closed,), slice(None), first, ending[:, 0]
+            )[:, None]
+        (closed,), noise = decoder.decode((closed,), first, ending)
         return (following, closed), np.asarray(noise, np.int64)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
-from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
+from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
 from rillet.strategy.recurrence import (
     LONGEST_HALF_LIFE,
     discount_of,
@@ -134,6 +134,12 @@ class IndependentEncoder(Encoder):
         """The leaves themselves.  **Privacy.** Touches raw data."""
         return (), exact_leaves
 
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """The same."""
+        return exact_leaves
+
 
 class IndependentDecoder(Decoder):
     """State: the noisy sum so far."""
@@ -146,6 +152,14 @@ class IndependentDecoder(Decoder):
         """Running sum of noisy leaves.  **Privacy.** Post-processing."""
         prefix = np.cumsum(noisy) + state[0]
         return (prefix[-1:].copy() if len(prefix) else state[0],), prefix
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> IntArray:
+        """The running sum of each.  **Privacy.** Post-processing."""
+        prefix: IntArray = state[0][rows, 0] + noisy
+        state[0][rows, 0] = prefix
+        return prefix
 
 
 @dataclass(frozen=True)
@@ -164,6 +178,14 @@ class DecayedDecoder(Decoder):
             return state, np.zeros(0)
         sums, carried = filtered(1.0, self.discount, noisy.astype(np.float64), float(state[0][0]))
         return (np.array([carried]),), sums
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> FloatArray:
+        """The decayed sum of each.  **Privacy.** Post-processing."""
+        sums: FloatArray = noisy.astype(np.float64) + state[0][rows, 0]
+        state[0][rows, 0] = self.discount * sums
+        return sums
 
 
 class IndependentStepper(Stepper):

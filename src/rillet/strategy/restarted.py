@@ -180,18 +180,22 @@ class RestartedNoise(NoiseProcess):
     def draw(self, state: State, levels: Levels, first: int, count: int) -> tuple[State, IntArray]:
         """``W`` at leaves ``first``, ``first + 1``, …, block by block."""
         before, inner = state[0], state[1:]
-        noise = np.empty(count, np.int64)
+        keys = before.shape[:-1]
+        noise = np.empty((*keys, count), np.int64)
         done = 0
         while done < count:
             block, absorbed = divmod(first - 1 + done, self.window)
-            part = noise[done : done + self.window - absorbed]
-            done += len(part)
+            part = noise[..., done : done + self.window - absorbed]
+            done += part.shape[-1]
 
             def of_block(level: int, block: int = block) -> NoiseSource:
                 return _From(levels(level), block * self._strides[level])
 
-            inner, part[:] = self.tree.draw(inner, of_block, absorbed + 1, len(part))
-            part += before[0]
-            if absorbed + len(part) == self.window:
-                before, inner = part[-1:].copy(), self.tree.start()
+            inner, part[:] = self.tree.draw(inner, of_block, absorbed + 1, part.shape[-1])
+            part += before
+            if absorbed + part.shape[-1] == self.window:
+                before = part[..., -1:].copy()
+                inner = tuple(
+                    np.broadcast_to(own, (*keys, *own.shape)) for own in self.tree.start()
+                )
         return (before, *inner), noise

@@ -30,7 +30,16 @@ import numpy as np
 from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
-from rillet.strategy.base import Decoder, Encoder, Levels, NoiseProcess, State, Stepper, Strategy
+from rillet.strategy.base import (
+    Decoder,
+    Encoder,
+    Levels,
+    NoiseProcess,
+    RowsOf,
+    State,
+    Stepper,
+    Strategy,
+)
 
 #: How far above the least possible arity the search looks, for each number of levels.
 _ARITIES_TRIED = 16
@@ -254,34 +263,37 @@ class SignedDigitNoise(NoiseProcess):
         k, c = self.arity, (self.arity - 1) // 2
         starts, ends = self._whole(first - 1), self._whole(first - 1 + count)
         sums, ahead = (part.copy() for part in state)
+        keys = sums.shape[:-1]
         # Noise of all levels above, for each value that m_{i+1} takes in the block.
         above = np.zeros(1, np.int64)
         for level in range(self.depth - 1, -1, -1):
             start, end = starts[level], ends[level]
             upper_start, upper_end = starts[level + 1], ends[level + 1]
             drawn, needed = max(start, k * upper_start), max(end, k * upper_end)
-            nodes = np.empty(needed - start, np.int64)
+            nodes = np.empty((*keys, needed - start), np.int64)
             if drawn > start:
-                nodes[: drawn - start] = ahead[level, : drawn - start]
+                nodes[..., : drawn - start] = ahead[..., level, : drawn - start]
             if needed > drawn:
-                nodes[drawn - start :] = levels(level).draw(drawn, needed - drawn)
-            running = np.zeros(len(nodes) + 1, np.int64)  # Σ z(i, q), start ≤ q < start + index
-            np.cumsum(nodes, out=running[1:])
+                nodes[..., drawn - start :] = levels(level).draw(drawn, needed - drawn)
+            # Σ z(i, q), start ≤ q < start + index
+            running = np.zeros((*keys, needed - start + 1), np.int64)
+            np.cumsum(nodes, axis=-1, out=running[..., 1:])
             # The same at k·m_{i+1}, from where the digit counts.
             origin = k * np.arange(upper_start, upper_end + 1) - start
-            counted = running[np.maximum(origin, 0)]
+            counted = running[..., np.maximum(origin, 0)]
             if origin[0] < 0:  # the count began before the block
-                counted[0] = -sums[level]
-            here = np.repeat(above - counted, k)[start - (k * upper_start - c) :][: end - start + 1]
-            here += running[: end - start + 1]
+                counted[..., 0] = -sums[..., level]
+            skipped = start - (k * upper_start - c)
+            here = np.repeat(above - counted, k, axis=-1)[..., skipped : skipped + end - start + 1]
+            here += running[..., : end - start + 1]
             above = here
             pending = k * upper_end - end
-            sums[level] = running[end - start] - counted[-1] if pending < 0 else 0
+            sums[..., level] = running[..., end - start] - counted[..., -1] if pending < 0 else 0
             if level < self.depth - 1:
-                ahead[level] = 0
+                ahead[..., level, :] = 0
                 if pending > 0:
-                    ahead[level, :pending] = nodes[end - start :]
-        return (sums, ahead), above[1:]
+                    ahead[..., level, :pending] = nodes[..., end - start :]
+        return (sums, ahead), above[..., 1:]
 
     def drawn(self, leaves: int) -> list[int]:
         """For each level how many nodes are drawn for so many leaves, some of them ahead."""
@@ -317,6 +329,14 @@ class PrefixEncoder(Encoder):
         exact_prefix += state[0]
         return (exact_prefix[-1:].copy() if len(exact_prefix) else state[0],), exact_prefix
 
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """The exact total of each.  **Privacy.** As :meth:`encode`."""
+        exact_total: IntArray = state[0][rows, 0] + exact_leaves
+        state[0][rows, 0] = exact_total
+        return exact_total
+
 
 class IdentityDecoder(Decoder):
     """No state."""
@@ -328,6 +348,12 @@ class IdentityDecoder(Decoder):
     def decode(self, state: State, first: int, noisy: IntArray) -> tuple[State, IntArray]:
         """The noisy prefix sums themselves.  **Privacy.** Post-processing."""
         return (), noisy
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> IntArray:
+        """The same."""
+        return noisy
 
 
 class PrefixStepper(Stepper):

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from rillet.noise import FloatArray, IntArray, LawName
-from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
+from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,17 @@ class TreeEncoder(Encoder):
                 np.subtract(exact_ends, exact_starts, out=nodes[end - first :: 2 * size])
         return (following,), nodes
 
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """The node that the next leaf of each completes.  **Privacy.** As :meth:`encode`."""
+        exact_open, level = state[0][rows], _level(leaf, exact_leaves)
+        exact_open += exact_leaves[:, None]
+        nodes: IntArray = np.take_along_axis(exact_open, level, 1)[:, 0]
+        exact_open[np.arange(self.levels) <= level] = 0
+        state[0][rows] = exact_open
+        return nodes
+
 
 @dataclass(frozen=True)
 class TreeDecoder(Decoder):
@@ -160,6 +171,22 @@ class TreeDecoder(Decoder):
             if boundary >= first:
                 following[level] = prefix[boundary - first]
         return (following,), prefix
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> IntArray:
+        """The prefix sum of each.  **Privacy.** Post-processing."""
+        closed, level = state[0][rows], _level(leaf, noisy)
+        prefix: IntArray = np.take_along_axis(closed, level + 1, 1)[:, 0] + noisy
+        closed = np.where(np.arange(self.levels + 1) <= level, prefix[:, None], closed)
+        state[0][rows] = closed
+        return prefix
+
+
+def _level(leaf: IntArray | int, like: IntArray) -> IntArray:
+    """For each row the level of the node that ends at its leaf, as a column."""
+    lowest = leaf & -leaf
+    return np.broadcast_to(np.bitwise_count(lowest - 1), like.shape).astype(np.int64)[:, None]
 
 
 class TreeStepper(Stepper):

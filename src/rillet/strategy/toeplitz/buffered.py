@@ -21,7 +21,7 @@ import numpy as np
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
-from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
+from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
 from rillet.strategy.recurrence import filtered
 from rillet.strategy.toeplitz.blt import (
     FEWEST_BUFFERS,
@@ -35,6 +35,7 @@ from rillet.strategy.toeplitz.blt import (
 from rillet.strategy.toeplitz.encoder import (
     BLOCK,
     BltEncoder,
+    EncoderTables,
     encoder_tables,
     kernels,
     largest_leaf,
@@ -59,6 +60,8 @@ class BltStrategy(Strategy):
     bits = 0
     #: By how much nodes are finer even so.
     comb_bits = 0
+    #: Whether the encoder has a small state, for many keys.
+    small = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,9 +71,17 @@ class BltStrategy(Strategy):
     def blt(self, leaves: int) -> Blt:
         """The rates for a stream of ``leaves`` leaves."""
 
+    def tables(self, leaves: int) -> EncoderTables:
+        """The encoder's coefficients."""
+        return encoder_tables(self.blt(leaves), small=self.small)
+
     @abstractmethod
-    def finer(self, bits: int) -> Strategy:
-        """The same strategy with nodes on a lattice finer by ``2^bits``."""
+    def variant(self, bits: int, *, small: bool) -> Strategy:
+        """The same strategy with nodes on a lattice finer by ``2^bits``, or a small state."""
+
+    def for_many_keys(self) -> Strategy:
+        """The same rates, rounded more often, with a small state."""
+        return self.variant(self.bits, small=True)
 
     def constants(self, leaves: int) -> tuple[float, ...]:
         """The rates."""
@@ -78,19 +89,19 @@ class BltStrategy(Strategy):
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
         """Square of the L2 norm, rounded up."""
-        norm, rounding = _column(self.blt(leaves), leaves)
+        norm, rounding = _column(self.blt(leaves), leaves, small=self.small)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
     def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
         """Square of the L2 norm, rounded up; nodes are rounded once, however many leaves move."""
-        norm, rounding = _repeated(self.blt(leaves), leaves, count, apart)
+        norm, rounding = _repeated(self.blt(leaves), leaves, count, apart, small=self.small)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
     def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
         """Columns that go on for as long as the first of them is from the last."""
         if most == 1:
             return self.sensitivity(leaves, steps)
-        norm, rounding = _spread(self.blt(leaves), leaves, most, apart)
+        norm, rounding = _spread(self.blt(leaves), leaves, most, apart, small=self.small)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
     def weights(self, leaves: int, t: IntArray) -> FloatArray:
@@ -104,7 +115,7 @@ class BltStrategy(Strategy):
 
     def encoder(self, leaves: int) -> Encoder:
         """Exact fixed-point recurrences."""
-        return BltEncoder(encoder_tables(self.blt(leaves)), leaves, self.bits)
+        return BltEncoder(self.tables(leaves), leaves, self.bits)
 
     def decoder(self, leaves: int) -> Decoder:
         """The inverse filter and the running sum, in partial fractions."""
@@ -115,11 +126,13 @@ class BltStrategy(Strategy):
     ) -> Stepper:
         """Both, one leaf at a time in plain integers and floats."""
         blt = self.blt(leaves)
-        return BltStepper(blt, leaves, absorbed, encoder_state, decoder_state, self.bits)
+        return BltStepper(
+            blt, leaves, absorbed, encoder_state, decoder_state, self.bits, small=self.small
+        )
 
     def largest_leaf(self, leaves: int, bits: int) -> int:
         """Size of the leaves that there is room for, with so many bits."""
-        return largest_leaf(encoder_tables(self.blt(leaves)), leaves, bits)
+        return largest_leaf(self.tables(leaves), leaves, bits)
 
     def refined(self, leaves: int, steps: int, most: float) -> Strategy:
         """Nodes so fine that their rounding adds about 2^-6 of ``steps`` to the norm, at most.
@@ -134,7 +147,7 @@ class BltStrategy(Strategy):
             and self.largest_leaf(leaves, bits + 1) == whole
         ):
             bits += 1
-        return self.finer(bits) if bits else self
+        return self.variant(bits, small=self.small) if bits else self
 
 
 @dataclass(frozen=True)
@@ -170,39 +183,44 @@ class BufferedToeplitz(BltStrategy):
         few = 3 + (log_length > 10) + (log_length > 14)
         return blt_for(leaves, few if log_length <= 17 else MOST_BUFFERS)
 
-    def finer(self, bits: int) -> FineToeplitz:
+    def variant(self, bits: int, *, small: bool) -> FineToeplitz:
         """The same rates."""
-        return FineToeplitz(self.law, self.buffers, bits)
+        return FineToeplitz(self.law, self.buffers, bits, small)
 
 
 @dataclass(frozen=True)
 class FineToeplitz(BufferedToeplitz):
-    """A buffered Toeplitz strategy with finer nodes; a plan takes it by itself."""
+    """A buffered Toeplitz strategy with finer nodes or a small state; a plan takes it by itself."""
 
     bits: int = 0
+    small: bool = False
 
 
 @lru_cache(maxsize=64)
-def _column(blt: Blt, leaves: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+def _column(blt: Blt, leaves: int, *, small: bool) -> tuple[mpmath.mpf, mpmath.mpf]:
     """``‖c̃‖``, with the coefficients as the encoder's tables hold them, rounded up; and ``2E``."""
-    tables = encoder_tables(blt)
+    tables = encoder_tables(blt, small=small)
     with precision(PRECISION):
         return blt.encoder_norm(leaves) + tables.deviation, tables.rounding
 
 
 @lru_cache(maxsize=64)
-def _repeated(blt: Blt, leaves: int, count: int, apart: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+def _repeated(
+    blt: Blt, leaves: int, count: int, apart: int, *, small: bool
+) -> tuple[mpmath.mpf, mpmath.mpf]:
     """The same for several columns added up; buffers are then rounded twice a span."""
-    tables = encoder_tables(blt)
+    tables = encoder_tables(blt, small=small)
     with precision(PRECISION):
         norm = blt.repeated_norm(leaves, count, apart) + count * tables.deviation
         return norm, 2 * tables.rounding
 
 
 @lru_cache(maxsize=64)
-def _spread(blt: Blt, leaves: int, most: int, apart: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+def _spread(
+    blt: Blt, leaves: int, most: int, apart: int, *, small: bool
+) -> tuple[mpmath.mpf, mpmath.mpf]:
     """The same where columns go on past the end; what they deviate by is a part of their norm."""
-    tables = encoder_tables(blt)
+    tables = encoder_tables(blt, small=small)
     with precision(PRECISION) as mp:
         norm = blt.repeated_norm(leaves + (most - 1) * apart, most, apart)
         return norm * (1 + mp.sqrt(most) * tables.deviation), 2 * tables.rounding
@@ -249,3 +267,17 @@ class BltDecoder(Decoder):
                 added, carried[i] = filtered(weights[i], poles[i], part, carried[i])
                 out += added
         return (carried,), prefix
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> FloatArray:
+        """The same for one leaf of each of some keys.  **Privacy.** Post-processing."""
+        (carried,), (weights, poles) = state, self.blt.decoder_floats
+        weights = weights * 2.0**-self.bits
+        value, prefix = noisy.astype(np.float64), np.zeros(0)
+        for i, (weight, pole) in enumerate(zip(weights, poles, strict=True)):
+            filtered = weight * value
+            filtered += carried[rows, i]
+            carried[rows, i] = pole * filtered
+            prefix = np.add(prefix, filtered, out=prefix) if i else filtered
+        return prefix

@@ -63,16 +63,17 @@ class DecayedToeplitz(BltStrategy):
         """``θ``, to 53 bits."""
         return discount_of(self.half_life)
 
-    def finer(self, bits: int) -> FineDecayedToeplitz:
+    def variant(self, bits: int, *, small: bool) -> FineDecayedToeplitz:
         """The same rates."""
-        return FineDecayedToeplitz(self.half_life, self.law, self.buffers, bits)
+        return FineDecayedToeplitz(self.half_life, self.law, self.buffers, bits, small)
 
 
 @dataclass(frozen=True)
 class FineDecayedToeplitz(DecayedToeplitz):
-    """The same with finer nodes; a plan takes it by itself."""
+    """The same with finer nodes or a small state; a plan takes it by itself."""
 
     bits: int = 0
+    small: bool = False
 
 
 @lru_cache(maxsize=64)

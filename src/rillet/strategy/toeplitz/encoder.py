@@ -1,9 +1,10 @@
 """The encoder of a BLT strategy: exact integers, the same for any split into blocks.
 
-Leaves are taken in chunks of 64 and spans of 16 chunks, aligned to the leaf number.  Within a chunk
-a node is an *exactly linear* function of the leaves and of the buffers at the start of the chunk,
-with fixed-point coefficients, rounded once; these buffers are likewise linear in the buffers at
-the start of the span and in what each chunk adds, rounded once.  Only the roundings, not the
+Leaves are taken in chunks of 64 and spans of 16 chunks, aligned to the leaf number; where there are
+many keys, in chunks of 16 and spans of one, whose state is small.  Within a chunk a node is an
+*exactly linear* function of the leaves and of the buffers at the start of the chunk, with
+fixed-point coefficients, rounded once; these buffers are likewise linear in the buffers at the
+start of the span and in what each chunk adds, rounded once.  Only the roundings, not the
 fixed-point coefficients, have to be charged to the sensitivity (docs/proofs/toeplitz.md).
 
 The linear parts are matrix products in float64.  Their operands are integers cut into limbs of 21
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -37,12 +38,15 @@ from rillet.errors import StreamEnded
 from rillet.extras import compiled
 from rillet.noise import FloatArray, IntArray
 from rillet.precision import precision
-from rillet.strategy.base import Encoder, State
+from rillet.strategy.base import Encoder, RowsOf, State
 from rillet.strategy.toeplitz.blt import PRECISION, Blt
 
 #: Leaves between two roundings of the buffers that nodes see, and chunks between two that last.
 CHUNK: Final = 64
 SPAN: Final = 16
+#: The same where there are many keys: the state is a fifth of the size.
+SMALL_CHUNK: Final = 16
+SMALL_SPAN: Final = 1
 #: Bits of the coefficients.
 COEFFICIENT_BITS: Final = 27
 GROWTH_BITS: Final = 25
@@ -76,6 +80,11 @@ def kernels(count: int) -> Any | None:
 LIMB: Final = 21
 MASK: Final = (1 << LIMB) - 1
 LOW: Final = (1 << 63) - 1
+#: Bits of a word where products of integers with coefficients are added up, and of a node's unit
+#: that lie above the first word.
+_WORD: Final = 31
+_WORD_MASK: Final = (1 << _WORD) - 1
+_REST: Final = COEFFICIENT_BITS + LIMB - _WORD
 #: An array of integers; in compiled code (kernels.py), which shares these functions, one integer.
 Ints: TypeAlias = Any
 
@@ -152,6 +161,16 @@ class EncoderTables:
     #: Bound on what rounding the buffers adds to the difference of two nodes.
     rounding: mpmath.mpf
 
+    @property
+    def chunk(self) -> int:
+        """Leaves in a chunk."""
+        return int(self.coefficients.buffer_mix.shape[1])
+
+    @property
+    def span(self) -> int:
+        """Chunks in a span."""
+        return len(self.coefficients.ladder)
+
 
 def _round_sums(values: list[mpmath.mpf], bits: int) -> list[int]:
     """``2^bits·values`` as integers whose running sums are rounded: errors do not add up.
@@ -173,51 +192,55 @@ def _bits(value: mpmath.mpf) -> int:
 
 
 @lru_cache(maxsize=32)
-def encoder_tables(blt: Blt) -> EncoderTables:
-    """Compute the coefficients in multiple precision and round them."""
+def encoder_tables(blt: Blt, *, small: bool = False) -> EncoderTables:
+    """Compute the coefficients in multiple precision and round them.
+
+    For a ``small`` state, chunks and spans are short.
+    """
+    chunk, span = (SMALL_CHUNK, SMALL_SPAN) if small else (CHUNK, SPAN)
     d = blt.buffers
-    leaf_mix, buffer_mix = np.zeros((CHUNK, CHUNK + d)), np.zeros((d, CHUNK))
-    ladder, decay = np.zeros((SPAN, d), np.int64), np.zeros(d, np.int64)
+    leaf_mix, buffer_mix = np.zeros((chunk, chunk + d)), np.zeros((d, chunk))
+    ladder, decay = np.zeros((span, d), np.int64), np.zeros(d, np.int64)
     shifts = np.zeros((4, d), np.int64)
     with precision(PRECISION) as mp:
-        deviation = mp.sqrt(CHUNK) * mp.ldexp(2, -COEFFICIENT_BITS)
+        deviation = mp.sqrt(chunk) * mp.ldexp(2, -COEFFICIENT_BITS)
         rounding = mp.mpf(0)
-        inside = [mp.mpf(0)] * (CHUNK - 1)
+        inside = [mp.mpf(0)] * (chunk - 1)
         for i, (rate, weight) in enumerate(zip(blt.phi, blt.omega, strict=True)):
             log = mp.log1p(-rate)
-            powers = [mp.exp(log * r) for r in range(CHUNK)]
-            lost = [-mp.expm1(log * CHUNK * m) for m in range(SPAN + 1)]
+            powers = [mp.exp(log * r) for r in range(chunk)]
+            lost = [-mp.expm1(log * chunk * m) for m in range(span + 1)]
             inside = [c + weight * power for c, power in zip(inside, powers[:-1], strict=True)]
             g = COEFFICIENT_BITS - _bits(weight)
             f = COEFFICIENT_BITS + 2 * LIMB - g
             e = max(0, f + _bits(lost[1]) - GROWTH_BITS)
-            ladder_shift = LADDER_BITS - _bits(lost[SPAN - 1])
-            decay_shift = DECAY_BITS - _bits(lost[SPAN])
+            ladder_shift = LADDER_BITS - (_bits(lost[span - 1]) if span > 1 else 0)
+            decay_shift = DECAY_BITS - _bits(lost[span])
             shifts[:, i] = f, e, ladder_shift, decay_shift
             buffer_mix[i] = _round_sums([weight * power for power in powers], g)
-            leaf_mix[:, CHUNK + i] = _round_sums([1 - power for power in powers], f - e)[::-1]
-            ladder[:, i] = [int(mp.nint(mp.ldexp(x, ladder_shift))) for x in lost[:SPAN]]
-            decay[i] = int(mp.floor(mp.ldexp(lost[SPAN], decay_shift)))
+            leaf_mix[:, chunk + i] = _round_sums([1 - power for power in powers], f - e)[::-1]
+            ladder[:, i] = [int(mp.nint(mp.ldexp(x, ladder_shift))) for x in lost[:span]]
+            decay[i] = int(mp.floor(mp.ldexp(lost[span], decay_shift)))
             # Lemmas 2 and 3 of docs/proofs/toeplitz.md.
             used = mp.ldexp(int(decay[i]), -decay_shift)
             off = mp.ldexp(1, e - f) + mp.ldexp(2, -ladder_shift)
             off = mp.ldexp(1, -g) + weight * off
             drift = weight * mp.ldexp(1, -decay_shift) * mp.sqrt(2 / used) / used
-            length = mp.sqrt(CHUNK * SPAN)
+            length = mp.sqrt(chunk * span)
             deviation += 2 * length * (off * mp.sqrt(1 + 1 / used) + drift)
             units = mp.ldexp(1 / used + 2, -LIMB) + 1
             units = mp.ldexp(units, -COEFFICIENT_BITS - LIMB)
             rounding += (mp.ldexp(weight, g) + 1) * units
         toeplitz = [1 << COEFFICIENT_BITS, *_round_sums(inside, COEFFICIENT_BITS)]
-    for leaf in range(CHUNK):
-        leaf_mix[leaf, leaf:CHUNK] = toeplitz[: CHUNK - leaf]
-    ladder_mix = np.zeros((d, SPAN, SPAN))
-    for chunk in range(SPAN):
-        ladder_mix[:, chunk, chunk:] = ladder[: SPAN - chunk].T
+    for leaf in range(chunk):
+        leaf_mix[leaf, leaf:chunk] = toeplitz[: chunk - leaf]
+    ladder_mix = np.zeros((d, span, span))
+    for first in range(span):
+        ladder_mix[:, first, first:] = ladder[: span - first].T
     # Every partial sum of products of limbs and coefficients must stay below 2^53.
-    half = np.full((1, CHUNK), 1 << (COEFFICIENT_BITS - 1))
-    nodes = np.vstack([leaf_mix[:, :CHUNK], buffer_mix, half])
-    for matrix in (nodes, leaf_mix[:, CHUNK:], ladder_mix.max(axis=0)):
+    half = np.full((1, chunk), 1 << (COEFFICIENT_BITS - 1))
+    nodes = np.vstack([leaf_mix[:, :chunk], buffer_mix, half])
+    for matrix in (nodes, leaf_mix[:, chunk:], ladder_mix.max(axis=0)):
         if matrix.min() < 0 or matrix.sum(axis=0).max() * 2**LIMB >= 2**53:
             raise AssertionError("the coefficients leave no room for exact products")
     if shifts[0].max() > 42 or shifts[1].max() >= LIMB or shifts[2:].min() < LIMB:
@@ -239,18 +262,18 @@ def largest_leaf(tables: EncoderTables, leaves: int, bits: int) -> int:
     largest = LARGEST_TOTAL // leaves
     if not bits:
         return largest
-    numbers = tables.coefficients
+    numbers, chunk, span = tables.coefficients, tables.chunk, tables.span
     sums = [int(total) for total in numbers.leaf_mix.sum(axis=0)]
-    node, buffer = Fraction(sums[CHUNK - 1], 1 << COEFFICIENT_BITS), Fraction(1)
+    node, buffer = Fraction(sums[chunk - 1], 1 << COEFFICIENT_BITS), Fraction(1)
     for i, f in enumerate(numbers.fraction_bits.tolist()):
-        kept = (CHUNK << f) - (sums[CHUNK + i] << int(numbers.growth_shift[i]))
+        kept = (chunk << f) - (sums[chunk + i] << int(numbers.growth_shift[i]))
         lost = Fraction(int(numbers.ladder[:, i].sum()), 1 << int(numbers.ladder_shift[i]))
         spans = 1 + Fraction(1 << int(numbers.decay_shift[i]), int(numbers.decay[i]))
-        reached = min(Fraction(leaves << f), kept * (SPAN - lost) * spans)
+        reached = min(Fraction(leaves << f), kept * (span - lost) * spans)
         buffer = max(buffer, reached)
         node += int(numbers.buffer_mix[i].max()) * reached / (1 << COEFFICIENT_BITS + 2 * LIMB)
     # Half the room is left for roundings and noise; the leaves of a chunk are summed up as well.
-    room = min(LARGEST_NODE / max(node, Fraction(CHUNK)), LARGEST_BUFFER / buffer) / 2
+    room = min(LARGEST_NODE / max(node, Fraction(chunk)), LARGEST_BUFFER / buffer) / 2
     return min(largest, int(room) >> bits)
 
 
@@ -286,7 +309,10 @@ class BltEncoder(Encoder):
     def start(self) -> State:
         """Everything is 0."""
         d = len(self.tables.coefficients.decay)
-        return tuple(np.zeros(shape, np.int64) for shape in (CHUNK, (2, d, SPAN), (2, d)))
+        return tuple(
+            np.zeros(shape, np.int64)
+            for shape in (self.tables.chunk, (2, d, self.tables.span), (2, d))
+        )
 
     def encode(self, state: State, first: int, exact_leaves: IntArray) -> tuple[State, IntArray]:
         """Nodes for the leaves ``first``, ``first + 1``, ….
@@ -310,44 +336,143 @@ class BltEncoder(Encoder):
         done = 0
         while done < count:
             before = first + done - 1
-            part = slice(done, min(count, done + BLOCK - before % CHUNK))
+            part = slice(done, min(count, done + BLOCK - before % self.tables.chunk))
             state = self._encode_block(state, before, exact_leaves[part], limit, nodes[part])
             done = part.stop
         return state, nodes
+
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """One node for each row, as :meth:`encode`; changes the state in place.
+
+        **Privacy.** As :meth:`encode`.
+        """
+        tables = self.tables
+        if tables.span != 1:
+            return super().encode_each(state, rows, leaf, exact_leaves)
+        exact_open, _, exact_buffers = state
+        limit = self.limit
+        check_end(int(np.max(leaf, initial=0)), self.leaves)
+        if limit is None:
+            limit = largest_leaf(tables, self.leaves, self.bits)
+        exact = np.clip(exact_leaves, -limit, limit)
+        exact <<= self.bits
+        place = (leaf - 1) % tables.chunk
+        exact_open[rows, place] = exact
+        low, high = self._inside(exact_open, rows, place)
+        first, second, third = self._outside(exact_buffers, rows, place)
+        # ⌊(2^21·inside + outside)/2^48 + ½⌋ from words of 31 bits: what does not fit in between
+        # wraps round, and back again, since the node fits.
+        nodes: IntArray = (first + (1 << (COEFFICIENT_BITS + LIMB - 1))) >> LIMB
+        nodes = ((((nodes + low) >> (_WORD - LIMB)) + second) >> _REST) + (high << (LIMB - _REST))
+        nodes += third << (_WORD - _REST)
+        self._end_chunks(state, rows, place)
+        return nodes
+
+    def _inside(
+        self, exact_open: IntArray, rows: RowsOf, place: IntArray | int
+    ) -> tuple[IntArray, IntArray]:
+        """``Σ a x`` over the open chunk, for the low words of the leaves and for what is above."""
+        mix = self._whole_mix[0]
+        if not isinstance(place, int):
+            exact_line, weights = exact_open[rows], mix.T[place]
+            low = ((exact_line & _WORD_MASK) * weights).sum(axis=1)
+            return low, ((exact_line >> _WORD) * weights).sum(axis=1)
+        exact = exact_open[rows, place]
+        weight = int(mix[place, place])
+        low, high = (exact & _WORD_MASK) * weight, (exact >> _WORD) * weight
+        for index in range(place):
+            exact, weight = exact_open[rows, index], int(mix[index, place])
+            low += (exact & _WORD_MASK) * weight
+            high += (exact >> _WORD) * weight
+        return low, high
+
+    def _outside(
+        self, exact_buffers: IntArray, rows: RowsOf, place: IntArray | int
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """``Σ q ⌊S/2^21⌋`` over the buffers, for three words of them, the lowest first."""
+        mix = self._whole_mix[1]
+        sums = [np.zeros(1, np.int64)] * 3
+        for i in range(len(mix)):
+            high, low = exact_buffers[rows, 0, i], exact_buffers[rows, 1, i]
+            words = (
+                (low >> LIMB) & _WORD_MASK,
+                ((high << (63 - LIMB - _WORD)) | (low >> (LIMB + _WORD))) & _WORD_MASK,
+                high >> (2 * _WORD + LIMB - 63),
+            )
+            weight = mix[i, place]
+            sums = [total + word * weight for total, word in zip(sums, words, strict=True)]
+        return sums[0], sums[1], sums[2]
+
+    @cached_property
+    def _whole_mix(self) -> tuple[IntArray, IntArray]:
+        """The coefficients ``a`` and ``q`` as integers."""
+        numbers = self.tables.coefficients
+        inside = numbers.leaf_mix[:, : self.tables.chunk]
+        return inside.astype(np.int64), numbers.buffer_mix.astype(np.int64)
+
+    def _end_chunks(self, state: State, rows: RowsOf, place: IntArray | int) -> None:
+        """Of rows whose chunk is full, move the buffers on: ``S ← S − ⌊Φ S⌋ + added``."""
+        exact_open, _, exact_buffers = state
+        numbers, chunk = self.tables.coefficients, self.tables.chunk
+        if not isinstance(place, int):
+            full = place == chunk - 1
+            if not full.any():
+                return
+            assert isinstance(rows, np.ndarray)
+            rows = rows[full]
+        elif place != chunk - 1:
+            return
+        exact_line, lost_mix = exact_open[rows], numbers.leaf_mix[:, chunk:]
+        lowest, middle, top = (
+            (part.astype(np.float64) @ lost_mix).astype(np.int64) for part in _limbs(exact_line, 3)
+        )
+        whole = exact_line.sum(axis=1)[:, None]
+        added = growth(whole, lowest, middle, top, numbers.fraction_bits, numbers.growth_shift)
+        start = np.stack(split(exact_buffers[rows, 0], exact_buffers[rows, 1]))
+        total = start + np.stack(split(*added))
+        high, low = difference(total, start * numbers.decay, numbers.decay_shift)
+        exact_buffers[rows, 0], exact_buffers[rows, 1] = high, low
+        exact_open[rows] = 0
 
     def _encode_block(
         self, state: State, before: int, exact_leaves: IntArray, limit: int, nodes: IntArray
     ) -> State:
         """Encode at most BLOCK leaves, after ``before`` others, into ``nodes``."""
         exact_open, exact_added, exact_buffers = state
-        position = before % CHUNK
+        position = before % self.tables.chunk
         filled = position + len(exact_leaves)
-        closed, rows = filled // CHUNK, -(-filled // CHUNK)
-        exact_block = np.zeros(rows * CHUNK, np.int64)
+        closed, rows = filled // self.tables.chunk, -(-filled // self.tables.chunk)
+        exact_block = np.zeros(rows * self.tables.chunk, np.int64)
         exact_block[:position] = exact_open[:position]
         np.clip(exact_leaves, -limit, limit, out=exact_block[position:filled])
         if self.bits:
             exact_block[position:filled] <<= self.bits
-        exact_chunks = exact_block.reshape(rows, CHUNK)
+        exact_chunks = exact_block.reshape(rows, self.tables.chunk)
         # What every chunk since the start of the open span adds to the buffers.
-        skipped = before // CHUNK % SPAN
-        spans = (skipped + rows - 1) // SPAN + 1
-        added = np.zeros((*exact_added.shape[:2], spans * SPAN), np.int64)
+        skipped = before // self.tables.chunk % self.tables.span
+        spans = (skipped + rows - 1) // self.tables.span + 1
+        added = np.zeros((*exact_added.shape[:2], spans * self.tables.span), np.int64)
         added[..., :skipped] = exact_added[..., :skipped]
         products = self._leaf_products(exact_chunks, limb_count(limit << self.bits))
-        lost = products[:, :closed, CHUNK:].swapaxes(1, 2).astype(np.int64)
+        lost = products[:, :closed, self.tables.chunk :].swapaxes(1, 2).astype(np.int64)
         _, _, f, e, *_ = self.tables.coefficients
         whole, top = exact_chunks[:closed].sum(axis=1), lost[2] if len(lost) == 3 else np.int64(0)
         grown = growth(whole, lost[0], lost[1], top, f[:, None], e[:, None])
         added[0, :, skipped : skipped + closed], added[1, :, skipped : skipped + closed] = grown
-        ended = (skipped + closed) // SPAN
+        ended = (skipped + closed) // self.tables.span
         buffers, following = self._climb(exact_buffers, added, ended)
         exact_left = np.zeros_like(exact_open)
-        exact_left[: filled - closed * CHUNK] = exact_block[closed * CHUNK : filled]
-        self._mix(products[..., :CHUNK], buffers[..., skipped : skipped + rows], exact_chunks)
+        exact_left[: filled - closed * self.tables.chunk] = exact_block[
+            closed * self.tables.chunk : filled
+        ]
+        self._mix(
+            products[..., : self.tables.chunk], buffers[..., skipped : skipped + rows], exact_chunks
+        )
         nodes[:] = exact_block[position:filled]
         exact_kept = np.zeros_like(exact_added)
-        kept = added[..., ended * SPAN : skipped + closed]
+        kept = added[..., ended * self.tables.span : skipped + closed]
         exact_kept[..., : kept.shape[-1]] = kept
         return exact_left, exact_kept, following
 
@@ -383,14 +508,14 @@ class BltEncoder(Encoder):
         """
         ladder, shift = self.tables.coefficients.ladder, self.tables.coefficients.ladder_shift
         _, d, chunks = added.shape
-        spans = chunks // SPAN
+        spans = chunks // self.tables.span
         # The last index b of these belongs to the start of chunk b + 1, still without S_0.
-        total = np.stack(split(*added.reshape(2, d, spans, SPAN)))
+        total = np.stack(split(*added.reshape(2, d, spans, self.tables.span)))
         lost = (total.astype(np.float64) @ self.tables.ladder_mix).astype(np.int64)
         np.cumsum(total, axis=-1, out=total)
         last = difference(total[:, :, :ended, -1], lost[:, :, :ended, -1], shift[:, None])
         starts = self._advance(exact_buffers, *last)
-        buffers = np.empty((2, d, spans, SPAN), np.int64)
+        buffers = np.empty((2, d, spans, self.tables.span), np.int64)
         buffers[..., 0] = starts[..., :spans]
         start = np.stack(split(*buffers[..., :1]))
         total += start
@@ -411,6 +536,12 @@ class BltEncoder(Encoder):
                 starts.append(starts[-1] + exact_added - (starts[-1] * decay >> shift))
             exact_starts[:, i] = wide(starts)
         return exact_starts
+
+
+def _limbs(exact: IntArray, count: int) -> list[IntArray]:
+    """So many limbs of integers, the last with all higher bits and the sign."""
+    limbs = [(exact >> LIMB * number) & MASK for number in range(count - 1)]
+    return [*limbs, exact >> LIMB * (count - 1)]
 
 
 def limb_count(limit: int) -> int:

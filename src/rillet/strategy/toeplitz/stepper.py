@@ -10,10 +10,8 @@ import numpy as np
 from rillet.strategy.base import State, Stepper
 from rillet.strategy.toeplitz.blt import Blt
 from rillet.strategy.toeplitz.encoder import (
-    CHUNK,
     COEFFICIENT_BITS,
     LIMB,
-    SPAN,
     check_end,
     encoder_tables,
     largest_leaf,
@@ -25,12 +23,14 @@ from rillet.strategy.toeplitz.encoder import (
 class _Lists:
     """The coefficients of a strategy as lists of plain integers."""
 
-    def __init__(self, blt: Blt) -> None:
-        tables = encoder_tables(blt).coefficients
+    def __init__(self, blt: Blt, *, small: bool) -> None:
+        whole = encoder_tables(blt, small=small)
+        tables = whole.coefficients
+        self.chunk, self.span = whole.chunk, whole.span
         leaf_mix: list[list[int]] = tables.leaf_mix.astype(np.int64).T.tolist()
         # a_r, …, a_1 for each r: what the r leaves before a node weigh, oldest first.
-        self.inside = [column[:r] for r, column in enumerate(leaf_mix[:CHUNK])]
-        self.growth = leaf_mix[CHUNK:]
+        self.inside = [column[:r] for r, column in enumerate(leaf_mix[: self.chunk])]
+        self.growth = leaf_mix[self.chunk :]
         self.output: list[list[int]] = tables.buffer_mix.astype(np.int64).tolist()
         self.growth_shift: list[int] = tables.growth_shift.tolist()
         self.fraction_bits: list[int] = tables.fraction_bits.tolist()
@@ -41,8 +41,8 @@ class _Lists:
 
 
 @lru_cache(maxsize=8)
-def _lists(blt: Blt) -> _Lists:
-    return _Lists(blt)
+def _lists(blt: Blt, *, small: bool) -> _Lists:
+    return _Lists(blt, small=small)
 
 
 class BltStepper(Stepper):
@@ -62,14 +62,18 @@ class BltStepper(Stepper):
         *,
         limit: int | None = None,
         comb_bits: int = 0,
+        small: bool = False,
     ) -> None:
         exact_open, exact_added, exact_buffers = encoder_state
-        self._lists = _lists(blt)
+        self._lists = _lists(blt, small=small)
         self._leaves, self._t = leaves, absorbed
         self._bits = bits
-        self._limit = largest_leaf(encoder_tables(blt), leaves, bits) if limit is None else limit
-        chunks = absorbed // CHUNK % SPAN
-        self._exact_open: list[int] = exact_open[: absorbed % CHUNK].tolist()
+        self._limit: int = limit or 0
+        if limit is None:
+            self._limit = largest_leaf(encoder_tables(blt, small=small), leaves, bits)
+        chunk, span = self._lists.chunk, self._lists.span
+        chunks = absorbed // chunk % span
+        self._exact_open: list[int] = exact_open[: absorbed % chunk].tolist()
         self._exact_added = [plain(exact_added[:, i, :chunks]) for i in range(blt.buffers)]
         self._exact_buffers = plain(exact_buffers)
         self._exact_base = self._begin_chunk()
@@ -93,7 +97,7 @@ class BltStepper(Stepper):
         fixed = self._exact_base[index] + (inside << LIMB)
         node = exact_leaf + (fixed >> (COEFFICIENT_BITS + LIMB))
         exact_open.append(exact_leaf)
-        if index == CHUNK - 1:
+        if index == self._lists.chunk - 1:
             self._end_chunk()
         return self._decode(node + noise)
 
@@ -111,7 +115,7 @@ class BltStepper(Stepper):
     def _begin_chunk(self) -> list[int]:
         """What the buffers and the half that rounds give to each node of the chunk."""
         lists = self._lists
-        base = [1 << (COEFFICIENT_BITS + LIMB - 1)] * CHUNK
+        base = [1 << (COEFFICIENT_BITS + LIMB - 1)] * lists.chunk
         for i, start in enumerate(self._exact_buffers):
             added, ladder = self._exact_added[i], lists.ladder[i]
             lost = ladder[len(added)] * start + sum(map(mul, reversed(ladder[: len(added)]), added))
@@ -126,7 +130,7 @@ class BltStepper(Stepper):
             lost = sum(map(mul, growth, self._exact_open)) << lists.growth_shift[i]
             added = self._exact_added[i]
             added.append((exact_sum << lists.fraction_bits[i]) - lost)
-            if len(added) == SPAN:
+            if len(added) == lists.span:
                 start = self._exact_buffers[i]
                 lost = sum(map(mul, reversed(lists.ladder[i]), added)) >> lists.ladder_shift[i]
                 start -= start * lists.decay[i] >> lists.decay_shift[i]
@@ -137,9 +141,9 @@ class BltStepper(Stepper):
 
     def states(self) -> tuple[State, State]:
         """The states of encoder and decoder."""
-        exact_open = np.zeros(CHUNK, np.int64)
+        exact_open = np.zeros(self._lists.chunk, np.int64)
         exact_open[: len(self._exact_open)] = self._exact_open
-        exact_added = np.zeros((2, len(self._exact_buffers), SPAN), np.int64)
+        exact_added = np.zeros((2, len(self._exact_buffers), self._lists.span), np.int64)
         for i, added in enumerate(self._exact_added):
             exact_added[:, i, : len(added)] = wide(added)
         exact_buffers = np.array(wide(self._exact_buffers), np.int64)

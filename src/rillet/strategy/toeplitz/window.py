@@ -23,15 +23,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import mpmath
 import numpy as np
+from numpy.typing import NDArray
 
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
-from rillet.strategy.base import Decoder, Encoder, State, Stepper, Strategy
+from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
 from rillet.strategy.toeplitz.blt import PRECISION, Blt, shipped, squared_sensitivity
 from rillet.strategy.toeplitz.buffered import BltDecoder, BltStrategy
 from rillet.strategy.toeplitz.encoder import BltEncoder, encoder_tables, largest_leaf
@@ -92,13 +93,13 @@ class WindowToeplitz(BltStrategy):
         few = 2 + sum(self.window > longest for longest in (16, 256, 4096))
         return blt_for_window(self.window, self.buffers or few)
 
-    def finer(self, bits: int) -> FineWindowToeplitz:
+    def variant(self, bits: int, *, small: bool) -> FineWindowToeplitz:
         """The same rates."""
-        return FineWindowToeplitz(self.window, self.law, self.buffers, bits)
+        return FineWindowToeplitz(self.window, self.law, self.buffers, bits, small)
 
     def sensitivity(self, leaves: int, steps: int) -> Fraction:
         """Square of the L2 norm, rounded up."""
-        norm, rounding = _column(self.blt(leaves), self.window, leaves)
+        norm, rounding = _column(self.blt(leaves), self.window, leaves, small=self.small)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
     def spread(self, leaves: int, steps: int, most: int, apart: int) -> Fraction:
@@ -108,10 +109,10 @@ class WindowToeplitz(BltStrategy):
     def several(self, leaves: int, steps: int, count: int, apart: int) -> Fraction:
         """Square of the L2 norm, rounded up, whatever the signs."""
         blt = self.blt(leaves)
-        one, rounding = _column(blt, self.window, leaves)
+        one, rounding = _column(blt, self.window, leaves, small=self.small)
         with precision(PRECISION) as mp:
             norm = mp.sqrt(mp.mpf(_correlations(blt, self.window).several(count, apart)))
-            norm *= 1 + mp.sqrt(count) * _GAIN * encoder_tables(blt).deviation
+            norm *= 1 + mp.sqrt(count) * _GAIN * self.tables(leaves).deviation
             norm = min(norm, count * one)
         return squared_sensitivity(norm, steps << self.bits, leaves, rounding)
 
@@ -128,7 +129,7 @@ class WindowToeplitz(BltStrategy):
     def encoder(self, leaves: int) -> Encoder:
         """The comb, then exact fixed-point recurrences."""
         largest = self.largest_leaf(leaves, self.bits)
-        tables = encoder_tables(self.blt(leaves))
+        tables = self.tables(leaves)
         return WindowEncoder(
             BltEncoder(tables, leaves, self.bits, _GAIN * largest), self.window, largest
         )
@@ -149,19 +150,21 @@ class WindowToeplitz(BltStrategy):
             *(tuple(encoder_states), tuple(decoder_states), self.bits),
             limit=_GAIN * largest,
             comb_bits=_COMB_BITS,
+            small=self.small,
         )
         return WindowStepper(inner, self.window, largest, exact_past, past)
 
     def largest_leaf(self, leaves: int, bits: int) -> int:
         """Size of the leaves whose combs there is room for."""
-        return largest_leaf(encoder_tables(self.blt(leaves)), leaves, bits + _GAIN_BITS)
+        return largest_leaf(self.tables(leaves), leaves, bits + _GAIN_BITS)
 
 
 @dataclass(frozen=True)
 class FineWindowToeplitz(WindowToeplitz):
-    """The same with finer nodes; a plan takes it by itself."""
+    """The same with finer nodes or a small state; a plan takes it by itself."""
 
     bits: int = 0
+    small: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -181,9 +184,9 @@ def blt_for_window(window: int, buffers: int) -> Blt:
 
 
 @lru_cache(maxsize=64)
-def _column(blt: Blt, window: int, leaves: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+def _column(blt: Blt, window: int, leaves: int, *, small: bool) -> tuple[mpmath.mpf, mpmath.mpf]:
     """``‖C̃‖`` over ``leaves`` nodes, rounded up, and ``4E``: a leaf moves three of the BLT's."""
-    tables = encoder_tables(blt)
+    tables = encoder_tables(blt, small=small)
     with precision(PRECISION) as mp:
         total = mp.mpf(0)
         for i, tap in enumerate(TAPS):
@@ -405,6 +408,17 @@ class WindowEncoder(Encoder):
         following, nodes = self.blt.encode(tuple(inner), first, exact_comb)
         return (exact_line[count:].copy(), *following), nodes
 
+    def encode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, exact_leaves: IntArray
+    ) -> IntArray:
+        """The same for one leaf of each of some keys.  **Privacy.** As :meth:`encode`."""
+        exact_past, *inner = state
+        exact = np.clip(exact_leaves, -self.largest, self.largest)
+        exact_comb = TAPS[0] * exact + TAPS[1] * exact_past[rows, self.window]
+        exact_comb += TAPS[2] * exact_past[rows, 0]
+        _take_in(exact_past, rows, exact)
+        return self.blt.encode_each(tuple(inner), rows, leaf, exact_comb)
+
 
 @dataclass(frozen=True)
 class WindowDecoder(Decoder):
@@ -438,6 +452,22 @@ class WindowDecoder(Decoder):
                     whole[begin:end] * 0.125 + whole[w + begin : w + end] * 0.5
                 )
         return (whole[count:].copy(), *following), whole[2 * w :].copy()
+
+    def decode_each(
+        self, state: State, rows: RowsOf, leaf: IntArray | int, noisy: IntArray
+    ) -> FloatArray:
+        """The same for one leaf of each of some keys.  **Privacy.** Post-processing."""
+        past, *inner = state
+        sums = self.blt.decode_each(tuple(inner), rows, leaf, noisy)
+        sums += past[rows, 0] * 0.125 + past[rows, self.window] * 0.5
+        _take_in(past, rows, sums)
+        return sums
+
+
+def _take_in(past: NDArray[Any], rows: RowsOf, latest: NDArray[Any]) -> None:
+    """The oldest goes, the latest comes."""
+    past[rows, :-1] = past[rows, 1:]
+    past[rows, -1] = latest
 
 
 class WindowStepper(Stepper):
