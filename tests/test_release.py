@@ -21,6 +21,7 @@ from helpers.streams import SECRET, awkward_values, baseline, paper
 from rillet import BinaryTree, MissingExtra, ParameterError, Release, Releases, StateError, Sum
 from rillet.release import FIELDS, NUMBERS, noise_deviations, origins, time_text
 from rillet.testing import Budget, StatisticalFailure, binomial_p_value, check
+from rillet.testing.sink_contract import made_up_releases
 
 CONFIDENCES = (0.5, 0.68, 0.8, 0.9, 0.91, 0.95, 0.99, 0.999)
 #: Scales of one further draw, in units of the others'; None: there is none.
@@ -470,6 +471,31 @@ def test_any_doubles_and_keys_come_back(rows, keys):
         ("rounded",),
     )
     assert same(table, Releases.from_bytes(table.to_bytes()))
+
+
+def test_keys_that_the_reader_knows_are_not_written() -> None:
+    keys = tuple((f"a rather long name of a meter {index}",) for index in range(1000))
+    table = made_up_releases(keys, 2)[500:1500]
+    known = (("before",), *keys[::-1], ("behind",))
+    content = table.to_bytes(known)
+    assert len(content) < len(table.to_bytes()) - 20 * len(keys)
+    assert list(Releases.from_bytes(content, known)) == list(table)
+    assert Releases.from_bytes(table.to_bytes(keys), keys).keys is keys
+    for wrong in (
+        lambda: Releases.from_bytes(content),
+        lambda: Releases.from_bytes(table.to_bytes(), known),
+    ):
+        with pytest.raises(StateError, match="expected to be read as they were written"):
+            wrong()
+
+
+def test_joined_parts_keep_the_keys_that_they_all_know() -> None:
+    whole = made_up_releases(tuple((name,) for name in "cab"), 4)
+    joined = Releases.join([whole[6:], whole[:6]], [np.arange(6, 12), np.arange(6)])
+    assert joined.keys is whole.keys
+    assert list(joined) == list(whole)
+    assert whole.compact() is whole
+    assert whole[:2].compact().keys == (("c",), ("a",))
 
 
 def test_bytes_are_compact():

@@ -541,7 +541,8 @@ class Releases:
         ``arrivals`` has for each release of each part a number that grows with the order of
         publication, as the index of the observation that completed it.  Equal numbers keep the
         order of the parts, so that the result does not depend on how the input was cut into
-        blocks.  Keys come in the order in which they first appear.
+        blocks.  Keys come in the order in which they first appear; where all parts know the very
+        same keys, these stay, in their order.
         """
         if not parts:
             raise ParameterError("parts", "at least one", parts)
@@ -551,15 +552,7 @@ class Releases:
                 raise ParameterError("parts", f"releases of one plan, {first.common}", part.common)
         if len(parts) == 1 and arrivals is None:
             return first
-        indices: dict[Key, int] = {}
-        key_of = np.concatenate(
-            [
-                np.array([indices.setdefault(key, len(indices)) for key in part.keys], np.int64)[
-                    part.key_of
-                ]
-                for part in parts
-            ]
-        )
+        keys, key_of = _keys_together(parts)
         t = np.concatenate([part.t for part in parts])
         at = np.concatenate([part.at for part in parts])
         present = [name for name in NUMBERS if any(name in part._columns for part in parts)]
@@ -567,7 +560,6 @@ class Releases:
         width = len(first.names)
         if arrivals is None:
             columns = dict.fromkeys(present, _joined(parts))
-            keys = tuple(indices)
         else:
             order = np.argsort(np.concatenate(arrivals), kind="stable")
             row_order = order
@@ -583,14 +575,18 @@ class Releases:
                     joined[same] = np.concatenate(rows)[row_order]
                 columns[name] = joined[same]
             t, at = t[order], at[order]
-            keys, key_of = renumbered(tuple(indices), key_of[order])
+            key_of = key_of[order]
+            if keys is not first.keys:
+                keys, key_of = renumbered(keys, key_of)
         return Releases(keys, key_of, t, at, first.names, columns, **first.common)
 
     def compact(self) -> Releases:
         """The same releases, knowing their own keys only; a slice knows those of the whole."""
-        keys, key_of = renumbered(self.keys, self.key_of)
-        if len(keys) == len(self.keys):
+        seen = np.zeros(len(self.keys), bool)
+        seen[self.key_of] = True
+        if seen.all():
             return self
+        keys, key_of = renumbered(self.keys, self.key_of)
         return Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
 
     def by_key(self, column: NDArray[Any]) -> NDArray[Any] | None:
@@ -616,10 +612,10 @@ class Releases:
         columns: dict[str, Any] = {}
         for field in FIELDS:
             if field.name == "key":
-                shown = [key[0] if len(key) == 1 else key for key in self.keys]
                 if self.keys not in ((), ((),)):
-                    texts = [shown[index] for index in self.key_of.tolist()]
-                    columns["key"] = [text for text in texts for _ in range(width)]
+                    parts = (key[0] if len(key) == 1 else key for key in self.keys)
+                    shown = np.fromiter(parts, object, len(self.keys))
+                    columns["key"] = np.repeat(shown[self.key_of], width).tolist()
             elif field.common:
                 value = self.common[field.name]
                 columns[field.name] = ", ".join(value) if field.kind == "texts" else value
@@ -639,31 +635,41 @@ class Releases:
         columns: dict[str, Any] = {}
         for field in FIELDS:
             if field.kind == "key":
-                shown = [key_shown(key) for key in self.keys]
-                if not all(isinstance(key, int) for key in shown):
-                    shown = list(map(str, shown))
-                columns[field.name] = pa.array(shown).take(np.repeat(self.key_of, width))
+                columns[field.name] = _shown_keys(self.keys).take(np.repeat(self.key_of, width))
+            elif field.name == "name":
+                columns[field.name] = pa.array(self.names).take(
+                    np.tile(np.arange(width), len(self))
+                )
+            elif field.kind == "texts":
+                texts = pa.array(self.common[field.name], pa.string())
+                offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(texts))
+                whole = texts.take(np.tile(np.arange(len(texts)), rows))
+                columns[field.name] = pa.ListArray.from_arrays(offsets, whole)
             elif field.common:
-                value = self.common[field.name]
-                kind = pa.list_(pa.string()) if field.kind == "texts" else pa.string()
-                columns[field.name] = pa.array([value], kind).take(np.zeros(rows, np.int64))
+                columns[field.name] = pa.repeat(pa.scalar(self.common[field.name]), rows)
             elif field.kind == "time":
                 columns[field.name] = pa.array(self.rows(field.name), pa.timestamp("us", "UTC"))
             else:
                 column = self.rows(field.name)
-                unknown = ~np.isfinite(column) if field.kind == "number" else None
-                columns[field.name] = pa.array(column, mask=unknown)
+                known = np.isfinite(column)
+                columns[field.name] = pa.array(column, mask=None if known.all() else ~known)
         return pa.table(columns)
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, known: tuple[Key, ...] | None = None) -> bytes:
         """Everything, compactly: equal releases give equal bytes, whatever other keys they know.
+
+        ``known`` are keys that the reader has as well, all of theirs among them: their texts are
+        left out then.
 
         The layout: ``rilletRT``, version and length of the header as unsigned 32-bit numbers, the
         header in JSON, the arrays that it lists, the CRC-32 of all before it; all little-endian.
         A column that never changes is stored as one number, one that never changes within a key as
         one for each key, and one that follows from others by their names (:func:`origins`).
         """
-        keys, key_of = renumbered(self.keys, self.key_of)
+        if known is None:
+            keys, key_of = renumbered(self.keys, self.key_of)
+        else:
+            keys, key_of = known, _indices_in(known, self.keys)[self.key_of]
         own = Releases(keys, key_of, self.t, self.at, self.names, self._columns, **self.common)
         listed: list[tuple[str, str, str]] = []
         arrays: list[bytes] = []
@@ -696,7 +702,7 @@ class Releases:
         header = json.dumps(
             {
                 "releases": len(own),
-                "keys": keys,
+                "keys": keys if known is None else None,
                 "names": self.names,
                 **self.common,
                 "columns": listed + derived,
@@ -710,8 +716,8 @@ class Releases:
         return b"".join([*parts, _CHECK.pack(check)])
 
     @staticmethod
-    def from_bytes(content: bytes) -> Releases:
-        """What :meth:`to_bytes` wrote, exactly.
+    def from_bytes(content: bytes, known: tuple[Key, ...] | None = None) -> Releases:
+        """What :meth:`to_bytes` wrote, exactly, given the keys that it was told are known.
 
         Raises
         ------
@@ -737,7 +743,13 @@ class Releases:
                 "differs); restore them from a backup"
             )
         header = json.loads(content[start : start + size])
-        keys, names = tuple(map(tuple, header["keys"])), tuple(header["names"])
+        if (header["keys"] is None) != (known is not None):
+            raise StateError(
+                "stored releases: expected to be read as they were written, with the same keys "
+                "known or none, found otherwise"
+            )
+        keys = tuple(map(tuple, header["keys"])) if known is None else known
+        names = tuple(header["names"])
         count, offset = header["releases"], start + size
         arrays: dict[str, NDArray[Any]] = {}
         for name, kind, by in header["columns"]:
@@ -841,6 +853,47 @@ def _joined(parts: Sequence[Releases]) -> Column:
         return np.concatenate([each.rows(name) for each in parts])[part]
 
     return column
+
+
+def _keys_together(parts: Sequence[Releases]) -> tuple[tuple[Key, ...], IntArray]:
+    """The keys of several parts, and for each release the index of its own."""
+    keys = parts[0].keys
+    if all(part.keys is keys for part in parts):
+        return keys, np.concatenate([part.key_of for part in parts])
+    indices: dict[Key, int] = {}
+    own = (
+        np.array([indices.setdefault(key, len(indices)) for key in part.keys], np.int64)
+        for part in parts
+    )
+    key_of = [index[part.key_of] for index, part in zip(own, parts, strict=True)]
+    return tuple(indices), np.concatenate(key_of)
+
+
+def _indices_in(known: tuple[Key, ...], keys: tuple[Key, ...]) -> IntArray:
+    """Where each key is among known ones."""
+    if known is keys:
+        return np.arange(len(keys))
+    indices = {key: index for index, key in enumerate(known)}
+    return np.array([indices[key] for key in keys], np.int64)
+
+
+#: The keys that were shown last, and how: a fleet's are the same at every tick.
+_last_shown: tuple[tuple[Key, ...], Any] = (), None
+
+
+def _shown_keys(keys: tuple[Key, ...]) -> pa.Array:
+    """Keys as cells of an Arrow table: numbers if all of them are, else text."""
+    global _last_shown  # noqa: PLW0603 - one reference, replaced whole
+    import pyarrow as pa
+
+    known, shown = _last_shown
+    if shown is None or (known is not keys and known != keys):
+        cells = list(map(key_shown, keys))
+        if not all(isinstance(cell, int) for cell in cells):
+            cells = list(map(str, cells))
+        shown = pa.array(cells)
+        _last_shown = keys, shown
+    return shown
 
 
 def renumbered(keys: tuple[Key, ...], key_of: IntArray) -> tuple[tuple[Key, ...], IntArray]:

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow.dataset
 import pytest
 
 import rillet
@@ -52,6 +53,21 @@ def test_run_writes_what_the_library_releases(name, tmp_path, capsys):
     assert (releases.t[0] < plan.lag) == plan.backfill
     assert without_times((tmp_path / "out.jsonl").read_bytes()) == lines_of(releases)
     assert str(stream.charges) in capsys.readouterr().err
+
+
+def test_a_name_that_ends_with_parquet_is_a_dataset(tmp_path, capsys):
+    file, plan = write(tmp_path, values_of(50)), PLANS["baseline"]
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    options = ["--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "out.parquet")]
+    assert main(["run", str(file), *options, "--secret", str(tmp_path / "key")]) == 0
+    stream = plan.open(secret=rillet.Secret.load(tmp_path / "key"))
+    found = pyarrow.dataset.dataset(tmp_path / "out.parquet").to_table()
+    assert found["value"].to_pylist() == stream.update_many(values_of(50)).value.tolist()
+    assert main(["run", str(file), *options]) == 5  # other noise: nothing published is replaced
+    assert "a published value is never replaced" in capsys.readouterr().err
+    assert main(["run", str(file), *options, "--existing", "append"]) == 2
+    assert main(["run", str(file), *options, "--releases", "parquet"]) == 2
+    assert "a folder, since --releases is given" in capsys.readouterr().err
 
 
 def test_two_runs_without_a_secret_draw_different_noise(tmp_path, capsys):

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.dataset
+
 from helpers.crash import PATIENCE, Kill, Leg, Report, carry_out
 from helpers.records import NAMES, without_times
 from helpers.uses import forget_uses
@@ -120,11 +122,13 @@ class Job:
         #: Where to note what arrived when, by the clock.
         self.arrivals: Path | None = None
         self.state, self.lines = folder / "state", folder / "releases.jsonl"
+        self.dataset = folder / "dataset"
         self.config_file = folder / "run.toml"
         names = ", ".join(f'"{meter}"' for meter in meters)
         self.config_file.write_text(
             f"[plan]\n{plan}\n[keys]\ncolumns = ['meter']\nvalues = [{names}]\n[source]\n{source}\n"
-            "[state]\nfolder = 'state'\n[[sink]]\nkind = 'jsonl'\npath = 'releases.jsonl'\n",
+            "[state]\nfolder = 'state'\n[[sink]]\nkind = 'jsonl'\npath = 'releases.jsonl'\n"
+            "[[sink]]\nkind = 'parquet'\npath = 'dataset'\n",
             encoding="utf-8",
         )
 
@@ -154,6 +158,13 @@ class Job:
             seen.add((key, t))
             lines[key].append(line)
         return dict(lines)
+
+    def check_dataset(self) -> None:
+        """The Parquet files have the records of the JSON lines, in their order."""
+        found = pyarrow.dataset.dataset(self.dataset, format="parquet").to_table().to_pylist()
+        for record in found:
+            record |= {"key": [record["key"]], "at": f"{record['at']:%Y-%m-%dT%H:%M:%S.%fZ}"}
+        assert found == [json.loads(line) for line in self.lines.read_bytes().splitlines()]
 
     def rows(self) -> dict[tuple[str, int], tuple[float, ...]]:
         """What a reader of releases.db sees, without times.
@@ -276,6 +287,7 @@ class Uninterrupted:
         assert job.text() == self.text
         assert job.dump() == self.dump
         job.check_times()
+        job.check_dataset()
         assert job.absorbed() == job.given.counts
         job.lines_of_keys()
 

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 
+import pyarrow.dataset
 import pytest
 
 import rillet
@@ -15,6 +16,7 @@ from rillet.cli import main
 from rillet.engine import check
 from rillet.engine.job import Courier
 from rillet.errors import OutputError, ParameterError, StreamEnded
+from rillet.release import NUMBERS
 from rillet.sink import SINKS
 from rillet.sink.base import Sink, SinkOptions
 
@@ -117,6 +119,33 @@ def test_charges_are_those_of_what_has_come(keyed, tmp_path):
 def test_without_a_sink_or_a_state_there_is_nothing_to_do(tables):
     with pytest.raises(ParameterError, match="at least one sink"):
         rillet.run({**tables, "sink": []})
+
+
+def test_releases_as_parquet_in_place_of_a_database(keyed, tmp_path, capsys):
+    """The same records in the same order; the ledger and a second run know how far it was."""
+    keyed["state"] = {"folder": "live", "releases": "parquet"}
+    summary = rillet.run(keyed)
+    assert summary.delivered == 4
+    assert not (tmp_path / "live/releases.db").exists()
+    found = pyarrow.dataset.dataset(tmp_path / "live/releases").to_table().to_pylist()
+    written = lines(tmp_path / "out.jsonl")
+    assert [[row["key"]] for row in found] == [record["key"] for record in written]
+    for name in ("t", "name", *NUMBERS):
+        assert [row[name] for row in found] == [record[name] for record in written]
+    (tmp_path / "in.csv").write_text((tmp_path / "in.csv").read_text() + "m2,1\n")
+    assert main(["ledger", "live", "--json"]) == 0
+    assert summary.charges.to_json() in capsys.readouterr().out
+    again = rillet.run(keyed)
+    assert (again.before, again.delivered) == (4, 1)
+    assert again.charges == summary.charges
+    assert len(pyarrow.dataset.dataset(tmp_path / "live/releases").to_table()) == 5
+
+
+@pytest.mark.parametrize(("begun", "then"), [("sqlite", "parquet"), ("parquet", "sqlite")])
+def test_a_state_keeps_its_releases_in_one_form(keyed, begun, then):
+    rillet.run({**keyed, "state": {"folder": "live", "releases": begun}})
+    with pytest.raises(ParameterError, match=f"releases: expected '{begun}', as this state was"):
+        rillet.run({**keyed, "state": {"folder": "live", "releases": then}})
 
 
 # --- the end -------------------------------------------------------------------------------------

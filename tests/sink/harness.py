@@ -74,6 +74,23 @@ def plain(row: Record) -> Record:
     return {**row, "key": key, "post_processing": json.loads(row["post_processing"])}
 
 
+class ParquetHarness(Harness):
+    ordered = True
+
+    def __init__(self, folder: Path, **more: Any) -> None:
+        self.path = folder / "releases"
+        self.options = {"kind": "parquet", "path": str(self.path), **more}
+
+    def records(self) -> list[Record]:
+        from pyarrow import dataset
+
+        rows = dataset.dataset(self.path, format="parquet").to_table().to_pylist()
+        for row in rows:
+            row["at"] = f"{row['at']:%Y-%m-%dT%H:%M:%S.%fZ}"
+            row["key"] = list(SHOWN.get(row["key"]) or key_from_shown(row["key"]))
+        return rows
+
+
 class PostgresHarness(Harness):
     def __init__(self, server: Any, table: str, **more: Any) -> None:
         self.server, self.table = server, table

@@ -12,11 +12,11 @@ from rillet.release import Releases
 from rillet.sink.base import Sink, SinkOptions, conflict
 from rillet.testing import ContractViolation, check_sink
 from rillet.testing.sink_contract import CHECKS
-from sink.harness import FileHarness, Harness, PostgresHarness, SqliteHarness
+from sink.harness import FileHarness, Harness, ParquetHarness, PostgresHarness, SqliteHarness
 from sink.listening import listening, wait_for
 from sink.tables import records
 
-KINDS = ["jsonl", "synced jsonl", "sqlite", "sqlite full", "postgres", "mqtt", "stdout"]
+KINDS = ["jsonl", "synced jsonl", "sqlite", "sqlite full", "parquet", "postgres", "mqtt", "stdout"]
 NUMBERS = itertools.count()
 
 
@@ -69,6 +69,7 @@ def new_target(request, tmp_path):
         "synced jsonl": lambda: FileHarness(tmp_path, fsync=True),
         "sqlite": lambda: SqliteHarness(tmp_path),
         "sqlite full": lambda: SqliteHarness(tmp_path, synchronous="full"),
+        "parquet": lambda: ParquetHarness(tmp_path),
         "stdout": lambda: OutputHarness(request.getfixturevalue("capsys")),
         "postgres": lambda: PostgresHarness(
             request.getfixturevalue("database"), f"contract_{next(NUMBERS)}"

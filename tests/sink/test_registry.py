@@ -23,6 +23,8 @@ def options_of(kind, tmp_path, request):
         return {"kind": kind, "path": str(tmp_path / "out.jsonl"), "fsync": True}
     if kind == "sqlite":
         return {"kind": kind, "path": str(tmp_path / "out.db"), "synchronous": "full"}
+    if kind == "parquet":
+        return {"kind": kind, "path": str(tmp_path / "out")}
     if kind == "postgres":
         server = request.getfixturevalue("database")
         return {"kind": kind, "dsn": server.dsn(), "table": "opened", "patience": 5}
@@ -33,7 +35,7 @@ def options_of(kind, tmp_path, request):
     return {"kind": kind}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "stdout", "sqlite", "postgres", "mqtt"])
+@pytest.mark.parametrize("kind", ["jsonl", "stdout", "sqlite", "parquet", "postgres", "mqtt"])
 def test_every_kind_opens_and_goes_on_at_its_position(kind, tmp_path, request, capsys):
     options = options_of(kind, tmp_path, request)
     sink = make_sink(options, key_columns=["region"])
@@ -50,7 +52,7 @@ def test_every_kind_opens_and_goes_on_at_its_position(kind, tmp_path, request, c
 
 
 def test_all_kinds_are_listed():
-    assert SINKS.names() == ("jsonl", "stdout", "sqlite", "postgres", "mqtt")
+    assert SINKS.names() == ("jsonl", "stdout", "sqlite", "parquet", "postgres", "mqtt")
 
 
 def test_a_check_makes_no_table(database):

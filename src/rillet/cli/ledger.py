@@ -57,11 +57,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_state(folder: str) -> tuple[Charges, Plan | None]:
     """What the key with the most observations has been charged: it covers every other."""
-    from rillet.sink.sqlite import latest_times
+    from rillet.engine.service import last_release
 
     plan = load_plan(str(Path(folder) / "plan.json"))
-    times = latest_times(Path(folder) / "releases.db")
-    return plan.layout.charges().after(max(times.values(), default=0)), plan
+    return plan.layout.charges().after(last_release(Path(folder))), plan
 
 
 def _load(path: str) -> tuple[Charges, Plan | None]:

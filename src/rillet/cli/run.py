@@ -33,7 +33,7 @@ _TAB, _TABS = "\t", ("tab", "\\t")
 _INSTEAD = (
     *("plan", "column", "time", "person", "format", "delimiter", "key_column", "keys", "sequence"),
     "follow",
-    *("state", "key_file", "out", "existing"),
+    *("state", "key_file", "releases", "out", "existing"),
 )
 
 
@@ -56,7 +56,8 @@ def add_parser(subparsers: Any) -> None:
         time first, whatever order it is in; with --follow the clock of this machine decides.
 
         With --state DIR the run is durable: it can be stopped or killed at any instant, and the
-        same command goes on where it stopped. Releases then go to DIR/releases.db, and to --out.
+        same command goes on where it stopped. Releases then go to DIR/releases.db (or, for many
+        keys, with --releases parquet to the files of DIR/releases), and to --out.
         """,
         epilog=examples(
             (
@@ -165,6 +166,12 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         help="the key that the state is sealed under (default DIR/key, made if absent)",
     )
     group.add_argument(
+        "--releases",
+        choices=("sqlite", "parquet"),
+        help="where its releases go: DIR/releases.db (default), or a folder of Parquet files, "
+        "DIR/releases, for many keys",
+    )
+    group.add_argument(
         "--restored",
         action="store_true",
         help="go on although this state was copied or restored from a backup",
@@ -185,7 +192,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--out",
         metavar="FILE",
-        help="where releases go as JSON lines; - is standard output (default, without --state)",
+        help="where releases go: as JSON lines, or a folder of Parquet files if the name ends with "
+        ".parquet; - is standard output (default, without --state)",
     )
     group.add_argument(
         "--existing",
@@ -280,10 +288,18 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
     if args.keys is not None:
         tables["keys"] = {"columns": args.key_column, "file": args.keys}
     if args.state is not None:
-        tables["state"] = _given({"folder": args.state, "key_file": args.key_file})
-    elif args.key_file is not None:
-        raise ParameterError("state", "a folder, since --key-file is given", None)
-    if (args.out or "-") != "-":
+        kept = {"folder": args.state, "key_file": args.key_file, "releases": args.releases}
+        tables["state"] = _given(kept)
+    elif args.key_file is not None or args.releases is not None:
+        option = "--releases" if args.key_file is None else "--key-file"
+        raise ParameterError("state", f"a folder, since {option} is given", None)
+    if (args.out or "-").endswith(".parquet"):
+        if args.existing is not None:
+            raise ParameterError(
+                "existing", "nothing for Parquet, which is never written over", args.existing
+            )
+        tables["sink"] = [{"kind": "parquet", "path": args.out}]
+    elif (args.out or "-") != "-":
         # What a durable run wrote it continues; any other run writes a file of its own.
         existing = {} if args.state else {"existing": args.existing or "refuse"}
         tables["sink"] = [{"kind": "jsonl", "path": args.out, **existing}]

@@ -21,6 +21,8 @@ from rillet.plan import Plan
 from rillet.release import Key
 
 LogFormat: TypeAlias = Literal["text", "json"]
+#: Where a durable run keeps its releases: ``releases.db``, or a folder of Parquet files.
+PublicFormat: TypeAlias = Literal["sqlite", "parquet"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 _KeyPart: TypeAlias = str | int
 
@@ -39,6 +41,7 @@ class _Keys(_Table, frozen=True):
 class _State(_Table, frozen=True):
     folder: str
     key_file: str | None = None
+    releases: PublicFormat = "sqlite"
 
 
 class _Log(_Table, frozen=True):
@@ -75,6 +78,7 @@ class Config:
     sinks: tuple[Mapping[str, Any], ...] = ()
     state: Path | None = None
     key_file: Path | None = None
+    releases: PublicFormat = "sqlite"
     log_format: LogFormat = "text"
     #: None: info in a durable run, warning otherwise.
     log_level: LogLevel | None = None
@@ -142,6 +146,7 @@ def _checked(tables: _Tables, folder: Path) -> Config:
         sinks=tuple(_with_paths(sink, folder) for sink in tables.sink),
         state=None if state is None else folder / state.folder,
         key_file=None if state is None or state.key_file is None else folder / state.key_file,
+        releases="sqlite" if state is None else state.releases,
         log_format=tables.log.format,
         log_level=tables.log.level,
         metrics=None if tables.metrics is None else _address(tables.metrics.address),

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rillet.engine.config import Config, load_config
 from rillet.engine.job import Courier, Job, Summary, check_replay
@@ -24,6 +24,7 @@ from rillet.engine.metrics import listening
 from rillet.errors import InputError, ParameterError, StateError
 from rillet.noise import Secret
 from rillet.sink import make_sink
+from rillet.sink.parquet import latest_time
 from rillet.sink.sqlite import latest_times
 from rillet.source import DeclaredKeys, Source, open_source
 from rillet.source.by_tick import ByTick
@@ -37,8 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("rillet.service")
 
 FileName: TypeAlias = str | os.PathLike[str]
-#: The sink that every durable run has.
-_PUBLIC = "releases.db"
+#: The sink that every durable run has, by its kind.  On disk before the outbox forgets it, also if
+#: the power fails.
+_PUBLIC: Final = {
+    "sqlite": ("releases.db", {"kind": "sqlite", "synchronous": "full"}),
+    "parquet": ("releases", {"kind": "parquet"}),
+}
+_PUBLIC_NAMES: Final = frozenset(name for name, _ in _PUBLIC.values())
 
 
 def run(
@@ -120,10 +126,8 @@ def _opened(
             sink.open(positions[name][1] if name in positions else None)
             couriers[name] = Courier(sink, failed=stop.set)
             stack.push(couriers[name].end)
-        last_release = 0
-        if config.state is not None:
-            last_release = max(latest_times(config.state / _PUBLIC).values(), default=0)
-        job = Job(config.plan, streams, source, couriers, last_release=last_release, stop=stop)
+        last = 0 if config.state is None else last_release(config.state)
+        job = Job(config.plan, streams, source, couriers, last_release=last, stop=stop)
         if serve is not None:
             serve(lambda: job.summary)
         log.info(
@@ -223,9 +227,13 @@ def _sinks(config: Config) -> dict[str, Sink]:
     """The sinks, not open yet, by what the state knows them by."""
     sinks: dict[str, Sink] = {}
     if config.state is not None:
-        # On disk before the outbox forgets it, also if the power fails.
-        public = {"kind": "sqlite", "path": str(config.state / _PUBLIC), "synchronous": "full"}
-        sinks[_PUBLIC] = make_sink(public)
+        name, public = _PUBLIC[config.releases]
+        for other, (found, _) in _PUBLIC.items():
+            if found != name and (config.state / found).exists():
+                raise ParameterError(
+                    "state.releases", f"{other!r}, as this state was begun", config.releases
+                )
+        sinks[name] = make_sink({**public, "path": str(config.state / name)})
     elif not config.sinks:
         raise ParameterError("sink", "at least one sink, or a state", None)
     for options in config.sinks:
@@ -235,6 +243,14 @@ def _sinks(config: Config) -> dict[str, Sink]:
             raise ParameterError("sink", "each sink once", name)
         sinks[name] = sink
     return sinks
+
+
+def last_release(folder: Path) -> int:
+    """The largest t among the releases of a durable run, in whichever form it keeps them."""
+    dataset = folder / _PUBLIC["parquet"][0]
+    if dataset.exists():
+        return latest_time(dataset)
+    return max(latest_times(folder / _PUBLIC["sqlite"][0]).values(), default=0)
 
 
 def _streams(
@@ -257,7 +273,7 @@ def _streams(
     begun = folder is not None and (folder / "state.db").exists()
     if not begun:
         source.check()
-        _check_sinks(sinks, {}, public=False)
+        _check_sinks(sinks, {})
     kept = {} if begun else _kept(secret)
     if folder is None:
         return plan.open_many(**kept)
@@ -366,18 +382,17 @@ def check(
             guard = config.plan.guard(**kept) if kept and kept["uses"].exists() else None
             check_beginning(config.state, config.key_file, guard)
             yield f"state: {config.state} will be made"
-        _check_sinks(sinks, positions, public=_PUBLIC in positions)
+        _check_sinks(sinks, positions)
         for name, sink in sinks.items():
-            if name != _PUBLIC:
+            if name not in _PUBLIC_NAMES:
                 yield f"sink: {sink.name} can be written"
     yield "all checks passed; nothing was released and nothing spent"
 
 
-def _check_sinks(
-    sinks: Mapping[str, Sink], positions: Mapping[str, tuple[int, Any]], *, public: bool
-) -> None:
+def _check_sinks(sinks: Mapping[str, Sink], positions: Mapping[str, tuple[int, Any]]) -> None:
+    """See whether they can be opened; what is in the state's folder is made with it."""
     for name, sink in sinks.items():
-        if name != _PUBLIC or public:
+        if name not in _PUBLIC_NAMES or name in positions:
             sink.check(positions[name][1] if name in positions else None)
 
 

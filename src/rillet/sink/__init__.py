@@ -27,6 +27,7 @@ SINKS = Registry(
         "jsonl": "rillet.sink.json_lines:JsonLinesSink",
         "stdout": "rillet.sink.json_lines:StandardOutputSink",
         "sqlite": "rillet.sink.sqlite:SqliteSink",
+        "parquet": "rillet.sink.parquet:ParquetSink",
         "postgres": "rillet.sink.postgres:PostgresSink",
         "mqtt": "rillet.sink.mqtt:MqttSink",
     },

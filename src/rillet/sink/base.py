@@ -132,7 +132,7 @@ class Sink(ABC):
             if not self._is_open or self._closing:
                 raise OutputError(f"{self.name}: expected an open sink, found it closed")
             if len(releases):
-                self._deliver(releases.compact())
+                self._deliver(releases)
 
     def position(self) -> Position | None:
         """Where the sink stands after what was delivered; None if it has no such thing."""
@@ -166,7 +166,7 @@ class Sink(ABC):
 
     @abstractmethod
     def _deliver(self, releases: Releases) -> None:
-        """Take releases, of which there is at least one; their keys all have releases."""
+        """Take releases, of which there is at least one; they may know keys that have none."""
 
     @abstractmethod
     def _close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from rillet.errors import OutputError
 from rillet.sink.base import Position, Sink, lost, position_number
 
-__all__ = ["FileSink", "failed", "open_file"]
+__all__ = ["FileSink", "failed", "lock_file", "open_file", "sync_folder"]
 
 #: Public, so all may read it whom the umask and the folder let; only the owner may write it.
 _MODE = 0o644
@@ -84,7 +85,27 @@ def open_file(path: str, flags: int) -> int:
     )
 
 
-def failed(name: str, error: OSError) -> OutputError:
+def lock_file(descriptor: int, name: str) -> None:
+    """Let nobody else write a file, or a folder, until it is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OutputError(
+            f"{name}: expected to be the only one who writes, found another process that does; "
+            "stop it, or name another"
+        ) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk: that of a new file must survive too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def failed(name: str, error: OSError, what: str = "file") -> OutputError:
     """The error of a sink whose file gave this one."""
     reason = error.strerror or type(error).__name__
-    return OutputError(f"{name}: expected a writable file, found: {reason}")
+    return OutputError(f"{name}: expected a writable {what}, found: {reason}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from rillet.errors import OutputError
 from rillet.release import Releases
 from rillet.sink.base import Position, Sink, SinkOptions, Text, conflict, lost, position_number
-from rillet.sink.file import FileSink, failed, open_file
+from rillet.sink.file import FileSink, failed, lock_file, open_file, sync_folder
 from rillet.sink.spelling import spell
 
 __all__ = ["JsonLinesSink", "StandardOutputSink"]
@@ -78,7 +77,7 @@ class JsonLinesSink(FileSink):
             try:
                 self._begin(position, offset)
                 if new and self.options.fsync:
-                    self._sync_folder()
+                    sync_folder(self.path.parent)
             except BaseException:
                 self._file.close()
                 raise
@@ -93,13 +92,7 @@ class JsonLinesSink(FileSink):
             if existing == "continue":
                 raise self._not_regular()
             return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(
-                f"{self.name}: expected to be the only one who writes, found another process "
-                "that does; stop it, or name another file"
-            ) from None
+        lock_file(self._file.fileno(), self.name)
         size = self._size()
         if size < offset:
             raise lost(self.name, f"{offset:,} bytes", f"{size:,}")
@@ -198,14 +191,6 @@ class JsonLinesSink(FileSink):
 
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
-
-    def _sync_folder(self) -> None:
-        """The name of a new file must survive too."""
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _not_regular(self) -> OutputError:
         return OutputError(

@@ -133,7 +133,7 @@ class MqttSink(Sink):
         return host in ("localhost", "::1") or host.startswith("127.")
 
     def _deliver(self, releases: Releases) -> None:
-        names = releases.names
+        releases, names = releases.compact(), releases.names
         topics = [self._topic(key, name) for key in releases.keys for name in names]
         step = max(_MESSAGES // len(names), 1)
         for first in range(0, len(releases), step):

@@ -154,6 +154,7 @@ class PostgresSink(Sink):
             self._connect()
 
     def _deliver(self, releases: Releases) -> None:
+        releases = releases.compact()
         keys = [str(key_shown(key)) for key in releases.keys]
         if len(set(keys)) < len(keys):
             raise OutputError(

@@ -218,6 +218,7 @@ class SqliteSink(FileSink):
     # --- one transaction -------------------------------------------------------------------------
 
     def _deliver(self, releases: Releases) -> None:
+        releases = releases.compact()
         with self._failing():
             if not self._writing:
                 self._prepare()
