@@ -46,7 +46,7 @@ def test_builtin_parents():
         (np.float64(-1.5), "found -1.5"),
         (np.array(3), "found 3"),
         ("one", "found 'one'"),
-        (None, "found None"),
+        (None, "found nothing"),
     ],
 )
 def test_parameter_error_says_parameter_expected_found(found, text):

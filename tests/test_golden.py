@@ -45,7 +45,12 @@ DELTA = 2.0**-20
 def plan(**options: object) -> Plan:
     """Of one column, where nothing else is said."""
     known = {"epsilon": 1.0, "delta": DELTA, "upper": 100.0, "length": 900, "missing": "none"}
-    return Plan(**{**known, **options})
+    given = {**known, **options}
+    memory = given.get("statistic", Sum())
+    if given["delta"] and memory.window is None and memory.half_life is None:
+        # By itself a plan with so few releases would take pure noise.
+        given.setdefault("strategy", BufferedToeplitz())
+    return Plan(**given)
 
 
 def by_clock(**options: object) -> Plan:

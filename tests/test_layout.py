@@ -167,7 +167,7 @@ def test_the_forecast_without_a_mean_is_that_of_values_at_the_lower_end():
 
 
 def test_a_mean_needs_a_rate_and_other_numbers_do_not():
-    with pytest.raises(ParameterError, match=r'^rate: .* such as "400/h", found None; .* mean'):
+    with pytest.raises(ParameterError, match=r'^rate: .* such as "400/h", found nothing; .* mean'):
         hourly(1e-6, Mean()).expected_error(5)
     total = hourly(1e-6, Sum())
     assert total.expected_error(5) == total.expected_error(5, rate="3/d")

@@ -155,5 +155,5 @@ def _show(found: object) -> str:
     item = getattr(found, "item", None)
     if callable(item) and getattr(found, "size", None) == 1:
         found = item()
-    text = repr(found)
+    text = "nothing" if found is None else repr(found)
     return text if len(text) <= _LONGEST_FOUND else text[: _LONGEST_FOUND - 1] + "…"

@@ -133,6 +133,50 @@ def test_tuning_helps_the_papers_mechanism(capsys):
     assert found["plan"]["threshold"]["kind"] == "smooth-quantile"
 
 
+def test_the_papers_bound_its_worst_case_and_its_shares_are_shown(capsys):
+    found = comparison(capsys, *TYPICAL, "--mechanism", "tuned")["bounds"]
+    for bound in found.values():
+        assert bound["improvement_factor"] == bound["plain_tree"] / bound["light_tail"]["total"]
+        assert bound["any_tail"]["total"] > bound["light_tail"]["total"]
+        assert sum(bound["parameters"]["shares"].values()) == pytest.approx(bound["beta"])
+    assert found["tuned"]["improvement_factor"] > found["paper"]["improvement_factor"] > 1
+    assert main(["plan", *NUMBERS, *TYPICAL, "--mechanism", "tuned"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("any tail (eq. 14)", "improvement factor", "β_Lap/β", "λ "):
+        assert words in shown
+
+
+def test_the_papers_parameters_are_options(capsys):
+    given = [
+        "--quantile",
+        "0.004",
+        "--rank-factor",
+        "0.7",
+        "--multiplier",
+        "2",
+        "--beta-lt",
+        "0.01",
+    ]
+    given += ["--calibration", "paper", "--law", "laplace", "--threshold-share", "0.8"]
+    found = comparison(capsys, *TYPICAL, "--mechanism", "paper", *given)
+    assert found["plan"]["threshold"] == {
+        "kind": "smooth-quantile",
+        "quantile": 0.004,
+        "rank_factor": 0.7,
+        "multiplier": 2.0,
+        "beta_lt": 0.01,
+        "calibration": "paper",
+        "law": "laplace",
+    }
+    assert found["plan"]["threshold_share"] == 0.8
+    # Of too short a lag the bound says nothing, and it is said why.
+    found = comparison(
+        capsys, "--typical", "20", "--lag", "9000", "--mechanism", "paper", "--rank-factor", "0.95"
+    )
+    assert not found["bounds"]
+    assert "g(lambda, p, m) below beta" in found["impossible"][0]
+
+
 def test_a_wrong_guess_moves_the_answer(capsys):
     wrong = comparison(capsys, *TYPICAL)["typical_error_if_scale_is"]
     assert [row["factor"] for row in wrong] == [0.1, 0.5, 1.0, 2.0, 10.0]
@@ -143,10 +187,46 @@ def test_a_wrong_guess_moves_the_answer(capsys):
     assert learned[-1] > 5 * learned[0]
 
 
-def test_plain_tree_where_the_lag_is_too_short(capsys):
-    found = comparison(capsys, "--lag", "300", "--typical", "900")
-    assert found["chosen"] == "baseline"
-    assert "no gain" in found["reasons"][0]
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        (["--typical", "20"], "auto"),
+        # A range that ends at the bound has taught nothing, and cost a warm-up.
+        (["--lag", "300", "--typical", "2000"], None),
+        (["--typical", "2000", "--length", "3_153_600", "--every", "6"], "auto --threshold fixed"),
+        (["--delta", "0", "--typical", "20", "--length", "none"], "auto"),
+        (["--delta", "0", "--typical", "900", "--lag", "0", "--strategy", "binary-tree"], None),
+    ],
+)
+def test_table_choice_and_saved_plan_agree(capsys, tmp_path, options, chosen):
+    saved = tmp_path / "plan.json"
+    found = comparison(capsys, *options, "--save", str(saved))
+    mechanisms = by_name(found)
+    errors = {name: each["typical_error"] for name, each in mechanisms.items()}
+    least = min(errors.values())
+    as_good = [name for name in errors if errors[name] <= 1.02 * least]
+    first = min(as_good, key=lambda name: mechanisms[name]["first_release"])
+    assert found["chosen"] == first == (chosen or first)
+    assert json.loads(saved.read_text()) == found["plan"]
+    plan = rillet.Plan.from_json(saved.read_text())
+    assert plan.layout.first_release == mechanisms[first]["first_release"]
+
+
+def test_a_range_that_is_learned_again_is_forecast_as_such(capsys):
+    # The range learned first would cut off ten times the noise of the last mean.
+    found = comparison(
+        capsys, "--delta", "0", "--upper", "50", "--typical", "4", "--length", "none"
+    )
+    last = {name: each["at"][-1]["error"] for name, each in by_name(found).items()}
+    assert last["auto"] < last["baseline"]
+
+
+def test_the_papers_fallback_with_a_given_lag(capsys):
+    found = comparison(capsys, "--mechanism", "tuned", "--typical", "20", "--lag", "10_000")
+    assert found["chosen"] == "tuned"
+    assert found["plan"]["threshold"]["kind"] == "fixed"
+    assert found["plan"]["strategy"]["kind"] == "binary-tree"
+    assert by_name(found)["tuned"]["first_release"] == 1
 
 
 def test_without_delta_there_is_only_what_needs_none(capsys):
@@ -208,10 +288,11 @@ def test_no_end_known(capsys):
     ("options", "word"),
     [
         (["--typical", "20", "--guess", "20@0.5"], "--guess"),
-        (["--typical", "4000"], "--guess"),
-        (["--mechanism", "tuned"], "--guess"),
+        (["--typical", "4000"], "--typical"),
+        (["--guess", "4000@0.9"], "--guess"),
+        (["--mechanism", "tuned"], "--typical"),
         (["--mechanism", "tuned", "--typical", "20", "--length", "none"], "--length"),
-        (["--mechanism", "tuned", "--typical", "900", "--lag", "300"], "--mechanism"),
+        (["--mechanism", "tuned", "--typical", "20", "--multiplier", "2"], "--multiplier"),
         (["--at", "200_000"], "150,000"),
         (["--typical", "20", "--save", "no/such/folder/plan.json"], "no/such"),
     ],
@@ -263,7 +344,7 @@ def test_by_the_clock_it_forecasts_mean_sum_and_count_at_times(capsys):
     found = by_clock(capsys, *GUESSED)
     assert (found["every"], found["length"], found["rate"]) == ("1h", "60d", "400/h")
     assert found["start"] == "2026-01-01T00:00:00Z"
-    assert list(by_name(found)) == ["baseline", "auto"]
+    assert list(by_name(found)) == ["baseline", "auto", "auto --threshold fixed"]
     assert "paper's mechanism" in found["impossible"][0]
     plain, chosen = by_name(found)["baseline"], by_name(found)["auto"]
     assert [point["after"] for point in plain["at"]] == ["1h", "1d", "2d", "7d", "30d", "60d"]
@@ -275,8 +356,9 @@ def test_by_the_clock_it_forecasts_mean_sum_and_count_at_times(capsys):
     plan = rillet.Plan.from_json(json.dumps(found["plan"]))
     threshold, scale = chosen["expected_threshold"], found["guess"]["exponential_scale"]
     mean = scale * -math.expm1(-threshold / scale)
-    expected = plan.expected_error(1440, threshold, rate=400, mean=mean)
-    assert last["noise_std"] == pytest.approx(expected, rel=0.01)
+    # The range is learned again, and is the best for the time.
+    first = plan.expected_error(1440, threshold, rate=400, mean=mean)
+    assert last["noise_std"] == pytest.approx(first, rel=0.2)
 
 
 def test_by_the_clock_it_is_said_in_the_users_unit(capsys):

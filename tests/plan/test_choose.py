@@ -112,3 +112,20 @@ def test_memory_is_flat_where_no_end_is_known():
 def test_pure_noise_has_the_signed_digit_tree(every):
     plan = running_sum(None, delta=0.0, every=every)
     assert plan.layout.main.strategy.name == "signed-digit-tree"
+
+
+@pytest.mark.parametrize("length", [1, 36, 200, 500, 2_000, 10**6])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+def test_the_strategy_with_the_least_noise_is_chosen(length, epsilon):
+    options = {"epsilon": epsilon, "delta": 2.0**-20, "upper": 1.0, "length": length, "lag": 0}
+    chosen = Plan(**options)
+    turned_down = [line for line in chosen.describe().splitlines() if "Turned down: " in line]
+    assert turned_down
+    for line in turned_down:
+        assert float(line.split(", ")[1].split()[0]) >= 1
+    at = np.arange(length // 2 + 1, length + 1, max(1, length // 200))
+    noise = {
+        name: np.mean(Plan(**options, strategy={"kind": name}).expected_error(at) * at)
+        for name in ("buffered-toeplitz", "signed-digit-tree")
+    }
+    assert noise[chosen.strategy.name] <= 1.02 * min(noise.values())

@@ -157,7 +157,7 @@ def test_unknown_names_are_refused():
 
 
 def test_missing_options_are_named_with_what_to_give():
-    with pytest.raises(ParameterError, match=r"^upper: expected a public bound .*, found None"):
+    with pytest.raises(ParameterError, match=r"^upper: expected a public bound .*, found nothing"):
         Plan(epsilon=1.0, length=10)
     with pytest.raises(ParameterError, match=r"^epsilon: expected the promise .*, found nothing"):
         Plan(upper=1.0, length=10)
@@ -542,3 +542,27 @@ def test_plans_are_equal_by_what_they_say():
     assert baseline(10) == baseline(10)
     assert baseline(10) != baseline(11)
     assert hash(baseline(10)) == hash(baseline(10))
+
+
+def test_the_papers_plan_falls_back_where_its_bound_predicts_no_gain():
+    facts = {"epsilon": 1.0, "delta": 2.0**-20, "upper": 3000.0, "length": 150_000}
+    plan = Plan.paper(**facts, lag=10_000, public_guess=28.0)
+    assert plan == Plan.baseline(**facts)
+    assert "predicts no gain over the plain binary tree" in plan.describe()
+    assert Plan.from_json(plan.to_json()) == plan
+    fitted = Plan.paper(**facts, lag=50_000, public_guess=28.0)
+    assert fitted.threshold.name == "smooth-quantile"
+    assert fitted.threshold_share > 0.9
+    with pytest.raises(ParameterError, match="multiplier: expected none beside public_guess"):
+        Plan.paper(**facts, lag=50_000, public_guess=28.0, multiplier=2.0)
+    # Without a guess nothing can be predicted, but that the lag is short can be said.
+    assert "ask for a lag of 37,178 observations. With 20,000" in (
+        Plan.paper(**facts, lag=20_000).describe()
+    )
+    assert "Short:" not in Plan.paper(**facts, lag=50_000).describe()
+
+
+def test_where_no_end_is_known_the_description_says_so():
+    shown = Plan(epsilon=1.0, delta=1e-6, upper=50.0, length=None).describe()
+    assert "without a known end" in shown
+    assert "Noise of the mean after 1,000,000 observations: ± " in shown

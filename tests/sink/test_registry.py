@@ -64,7 +64,7 @@ def test_a_check_makes_no_table(database):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"sink\.kind: expected a sink, one of jsonl, stdout, .* found None"),
+        ({}, r"sink\.kind: expected a sink, one of jsonl, stdout, .* found nothing"),
         ({"kind": "json"}, r"sink\.kind: expected a sink, one of .*, found 'json'"),
         ({"kind": ["jsonl"]}, r"sink\.kind: expected a sink, one of"),
         ({"kind": "jsonl"}, r"sink\.path: expected an option that has no default, found none"),

@@ -220,6 +220,29 @@ def add_plan_options(
             metavar=option.metavar or "KIND",
             help=help_text.replace("%", "%%"),
         )
+    group = parser.add_argument_group("the paper's parameters, for --mechanism paper")
+    for option in _paper_options():
+        group.add_argument(
+            f"--{option.name.replace('_', '-')}",
+            type=_reader(option),
+            metavar={"calibration": "KIND", "law": "LAW"}.get(option.name, "X"),
+            help=option.about + f" (default {option.default})" * (option.default is not None),
+        )
+
+
+def _paper_options() -> list[Option]:
+    """The paper's own parameters; what it recommends for them, where that is another default."""
+    from dataclasses import replace
+
+    from rillet.paper.recommended import RECOMMENDED
+    from rillet.plan import options_for
+
+    known = options_for("auto")
+    return [
+        replace(option, default=RECOMMENDED.get(name, option.default))
+        for name, option in options_for("paper").items()
+        if name not in known
+    ]
 
 
 def _plan_options() -> list[Option]:
@@ -266,6 +289,7 @@ def given_plan_options(args: argparse.Namespace) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(args, name, None)) is not None}
 
     plan = given(["mechanism", *(option.name for option in _plan_options())])
+    plan |= given(option.name for option in _paper_options())
     if memory := given(option.name for option in _memory_options()):
         plan["statistic"] = _remembering(plan.get("statistic"), memory)
     if person := given(option.name for option in _person_options()):

@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from rillet.cli.common import plan_from, show, whole
 from rillet.cli.forecast import Candidate, Forecast, Guess, Guesses, chosen_times, forecast
 from rillet.errors import ParameterError
 from rillet.plan import Plan, options_for
+from rillet.statistic import Range
 from rillet.threshold import SmoothQuantile
 from rillet.times import duration, show_duration, show_moment
+
+if TYPE_CHECKING:
+    from rillet.paper.optimise import Prediction
 
 __all__ = ["Comparison", "compare"]
 
@@ -26,13 +29,14 @@ LABELS = {
     "paper": "paper's mechanism",
     "auto": "rillet's choice",
     "tuned": "paper's, tuned",
+    "bound": "at the bound",
 }
 #: By how much the guess may be wrong.
 FACTORS = (0.1, 0.5, 1.0, 2.0, 10.0)
 _REHEARSALS_IF_WRONG = 2
 _MEDIAN = 0.5
-#: With a longer lag tuning gains little and takes long.
-_LONGEST_TUNED = 1 << 18
+#: Errors that differ by less are the same: then what releases first is better.
+_AS_GOOD = 1.02
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Comparison:
     if_wrong: tuple[tuple[float, tuple[float | None, ...]], ...]
     chosen: int
     reasons: tuple[str, ...]
+    #: What the paper's bound says of its own candidates, by their names.
+    bounds: Mapping[str, Prediction]
 
     @property
     def baseline(self) -> Forecast:
@@ -107,6 +113,7 @@ class Comparison:
                 {"factor": factor, **dict(zip(names, errors, strict=True))}
                 for factor, errors in self.if_wrong
             ],
+            "bounds": {name: _bound_fields(found) for name, found in self.bounds.items()},
             "impossible": list(self.impossible),
             "chosen": self.candidates[self.chosen].name,
             "reasons": list(self.reasons),
@@ -116,12 +123,10 @@ class Comparison:
 
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
-    guess = _guess(args)
     plain = _plan(args, "baseline")
-    label = "at the bound" if plain.memory.half_life is not None else LABELS["baseline"]
+    label = LABELS["bound" if plain.memory.half_life is not None else "baseline"]
     baseline = Candidate("baseline", label, plain)
-    bounds = baseline.plan.bounds
-    scale = None if guess is None else guess.scale(bounds.lower, bounds.upper)
+    guess, scale = _guess(args, plain.bounds)
     guesses = Guesses(scale, args.rate)
     candidates, impossible = _candidates(args, baseline, scale)
     given = None if args.at is None else [_time(text, baseline.plan) for text in args.at]
@@ -145,9 +150,57 @@ def compare(args: argparse.Namespace) -> Comparison:
         ]
         if_wrong.append((factor, tuple(errors)))
     chosen, reasons = _choose(args, forecasts)
+    bounds, no_bound = _bounds(args, candidates, scale)
     return Comparison(
-        candidates, impossible, guess, guesses, times, forecasts, tuple(if_wrong), chosen, reasons
+        candidates=candidates,
+        impossible=impossible + no_bound,
+        guess=guess,
+        guesses=guesses,
+        times=times,
+        forecasts=forecasts,
+        if_wrong=tuple(if_wrong),
+        chosen=chosen,
+        reasons=reasons,
+        bounds=bounds,
     )
+
+
+def _bounds(
+    args: argparse.Namespace, candidates: Sequence[Candidate], scale: float | None
+) -> tuple[dict[str, Prediction], tuple[str, ...]]:
+    """The paper's bound, for those who ask for its mechanism and give a guess; or why not."""
+    from rillet.paper.recommended import predicted, tuned
+
+    found: dict[str, Prediction] = {}
+    if args.mechanism not in ("paper", "tuned") or scale is None or args.length in (None, "none"):
+        return found, ()
+    (plan,) = [each.plan for each in candidates if each.name == "paper"]
+    threshold, lag = plan.threshold, plan.layout.lag
+    if not isinstance(threshold, SmoothQuantile):
+        return found, ()
+    facts = (threshold, plan.guarantee, plan.bounds, plan.last_t, lag)
+    assert isinstance(plan.threshold_share, float)
+    impossible: tuple[str, ...] = ()
+    try:
+        found["paper"] = predicted(*facts, plan.threshold_share, scale)
+    except ParameterError as error:
+        impossible = (f"the paper's bound with these parameters ({error})",)
+    if args.mechanism == "tuned":
+        found["tuned"] = tuned(*facts, scale)
+    return found, impossible
+
+
+def _bound_fields(found: Prediction) -> dict[str, Any]:
+    local = found.parameters
+    return {
+        "beta": found.setting.beta,
+        "plain_tree": found.baseline,
+        "light_tail": {**asdict(found.bound), "total": found.bound.total},
+        "any_tail": {**asdict(found.worst_case), "total": found.worst_case.total},
+        "improvement_factor": found.improvement_factor,
+        "gain": found.gain,
+        "parameters": asdict(local),
+    }
 
 
 def _time(text: str, plan: Plan) -> int:
@@ -164,22 +217,30 @@ def _time(text: str, plan: Plan) -> int:
     return ticks
 
 
-def _guess(args: argparse.Namespace) -> Guess | None:
+def _guess(args: argparse.Namespace, bounds: Range) -> tuple[Guess | None, float | None]:
+    """The guess, and the scale of the exponential tail that fits it."""
     if args.typical is not None and args.guess is not None:
         raise ParameterError("guess", "either --guess or --typical", "both")
     if args.typical is None and args.guess is None:
         if args.mechanism == "tuned":
-            raise ParameterError("guess", "a guess to tune to", None, "give --typical or --guess")
-        return None
-    return Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
+            raise ParameterError("typical", "a guess to tune to", None, "or give --guess")
+        return None, None
+    name = "guess" if args.typical is None else "typical"
+    guess = Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
+    try:
+        return guess, guess.scale(bounds.lower, bounds.upper)
+    except ParameterError as error:
+        raise ParameterError(name, error.expected, error.found, error.hint) from None
 
 
-def _plan(args: argparse.Namespace, mechanism: str) -> Plan:
+def _plan(args: argparse.Namespace, mechanism: str, **more: Any) -> Plan:
     """The plan of a mechanism, without the options that are meant for another one."""
+    given = {**vars(args), **more}
     leave = {"lag"} if mechanism == "baseline" else set()
     if args.mechanism not in (mechanism, "tuned"):
-        leave |= options_for("auto").keys() - options_for(mechanism).keys()
-    return plan_from(argparse.Namespace(**{**vars(args), **dict.fromkeys(leave)}), mechanism)
+        every = options_for("auto").keys() | options_for("paper").keys()
+        leave |= every - options_for(mechanism).keys()
+    return plan_from(argparse.Namespace(**{**given, **dict.fromkeys(leave)}), mechanism)
 
 
 def _candidates(
@@ -199,51 +260,28 @@ def _candidates(
             candidates.append(Candidate("paper", LABELS["paper"], paper))
             # Tuning takes longer than all the rest, so it is for those who ask.
             if args.mechanism == "tuned":
-                assert scale is not None  # it was asked for above
-                candidates.append(Candidate("tuned", LABELS["tuned"], _tuned(paper, scale)))
+                fitted = _plan(args, "paper", public_guess=scale)
+                candidates.append(Candidate("tuned", LABELS["tuned"], fitted))
     try:
         chosen = _plan(args, "auto")
+        bound = chosen
+        if chosen.layout.lag and args.threshold is None:
+            learning = ("lag", "threshold_share", "refresh", "backfill", "shared_threshold")
+            bound = _plan(args, "auto", threshold="fixed", **dict.fromkeys(learning))
     except ParameterError as error:
         if args.mechanism == "auto":
             raise
         impossible.append(f"{LABELS['auto']} ({error})")
     else:
-        if all(chosen != candidate.plan for candidate in candidates):
-            candidates.append(Candidate("auto", LABELS["auto"], chosen))
+        for name, plan in (("auto", chosen), ("auto --threshold fixed", bound)):
+            if all(plan != candidate.plan for candidate in candidates):
+                label = LABELS["auto" if plan is chosen else "bound"]
+                candidates.append(Candidate(name, label, plan))
     return tuple(candidates), tuple(impossible)
 
 
-def _tuned(plan: Plan, scale: float) -> Plan:
-    """The paper's mechanism with its own optimiser's parameters for this guess."""
-    from rillet.paper.optimise import Setting, optimise
-
-    lag, length = plan.layout.lag, plan.last_t
-    if plan.length is None:
-        raise ParameterError("length", "a known length, if parameters are to be tuned", None)
-    if lag > _LONGEST_TUNED:
-        raise ParameterError("lag", f"at most {_LONGEST_TUNED:,} for tuning", lag)
-    bounds = plan.bounds
-    setting = Setting(plan.epsilon, plan.delta, bounds.upper, length, lag, lower=bounds.lower)
-    found = optimise(setting, public_guess=scale)
-    if not found.gain:
-        raise ParameterError(
-            "mechanism",
-            "parameters with a gain over the plain binary tree, to tune for",
-            "none",
-            "use baseline, or a longer lag",
-        )
-    local = found.parameters
-    threshold = SmoothQuantile(
-        quantile=local.quantile,
-        rank_factor=local.rank_factor,
-        multiplier=local.multiplier,
-        beta_lt=local.shares.low,
-    )
-    return dataclasses.replace(plan, threshold=threshold, threshold_share=local.threshold_share)
-
-
 def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[int, tuple[str, ...]]:
-    """Which candidate, and why."""
+    """Which candidate, and why: the least error predicted, of equal ones the first to release."""
     names = [forecast.candidate.name for forecast in forecasts]
     wanted = args.mechanism or "auto"
     if wanted != "auto":
@@ -257,15 +295,11 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
         missing = "--typical and --rate" if by_clock else "--typical"
         reason = f"without a guess at the scale there is nothing to compare by; give {missing}"
         return index, (reason,)
-    # A threshold that ends at the bound has taught nothing; what is left of an improvement then
-    # comes from the shorter tree after the lag, and is not worth waiting for.
-    useful = [
-        index
-        for index, each in enumerate(forecasts)
-        if not each.candidate.plan.layout.lag
-        or any(found < each.candidate.plan.bounds.upper for found in each.thresholds)
-    ]
-    best = min(useful, key=lambda index: errors[index] or 0.0)
+    least = min(error for error in errors if error is not None) * _AS_GOOD
+    best = min(
+        (index for index, error in enumerate(errors) if error is not None and error <= least),
+        key=lambda index: (forecasts[index].candidate.first_release, index),
+    )
     if best == 0:
         return 0, ("no gain over the plain binary tree is predicted, and it releases at once",)
     times = (errors[0] or 0.0) / (errors[best] or 1.0)
@@ -273,6 +307,8 @@ def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[in
         f"its error is predicted {show(times, 2)} times smaller than the plain binary tree's, over "
         f"the releases from {_since(forecasts[best])} on"
     )
+    if names[best] != "auto" and "auto" in names and forecasts[best].candidate.plan.lag == 0:
+        reason += "; a learned range would gain nothing over the bound, and cost a warm-up"
     return best, (reason,)
 
 

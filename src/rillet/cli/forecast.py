@@ -3,7 +3,8 @@
 The noise per unit of clipping range is a public number of the plan; by the clock a mean's also
 needs a guess of how many observations come.  Where the range is learned, the forecast rehearses the
 learning on made-up observations with an exponential tail of the guessed scale (the m expected order
-statistics), with a few fixed secrets, and takes what comes out.
+statistics), with a few fixed secrets, and takes what comes out.  A range that is learned again is
+taken to be the best one for the time, from the second look on.
 
 Times ``t`` are observations, or by the clock ticks.
 
@@ -42,6 +43,8 @@ _HORIZON_BY_CLOCK = duration("365d")
 #: By the clock, times that people think in.
 _NATURAL = tuple(map(duration, ("1m", "1h", "1d", "7d", "30d", "365d")))
 _TYPICAL_TIMES = 400
+#: Widths among which the best is looked for, in equal steps of the logarithm.
+_WIDTHS_TRIED = 64
 
 
 @dataclass(frozen=True)
@@ -262,14 +265,14 @@ def point_at(plan: Plan, widths: FloatArray, guesses: Guesses, t: int) -> Point:
     unit = _known(plan.unit_noise_std(t, rate=guesses.rate))
     if not len(widths):
         return Point(t, unit, None, None, None, {})
-    stds = _noise(plan, widths, guesses, t)
-    numbers = {name: _known(std) for name, std in stds.items() if name != "noise_std"}
-    noise = _known(stds["noise_std"])
+    stds, clipped = _parts(plan, widths, guesses, np.array([t]))
+    numbers = {name: _known(std[0]) for name, std in stds.items()}
+    noise = numbers.pop("noise_std")
     if guesses.scale is None:  # A declared range: nothing is clipped that the bound allows.
         return Point(t, unit, noise, None, noise, numbers)
-    clipped = _known(_clipping(plan, widths, guesses, t))
-    error = None if noise is None or clipped is None else math.hypot(noise, clipped)
-    return Point(t, unit, noise, clipped, error, numbers)
+    bias = _known(clipped[0])
+    error = None if noise is None or bias is None else math.hypot(noise, bias)
+    return Point(t, unit, noise, bias, error, numbers)
 
 
 def _known(value: Any) -> float | None:
@@ -304,32 +307,57 @@ def _errors(
 
     Where there is no mean yet, the whole range.
     """
-    noise: FloatArray = _noise(plan, widths, guesses, times)["noise_std"]
-    noise = np.where(np.isnan(noise), _root_mean_square(widths), noise)
-    clipped = 0.0 if guesses.scale is None else _clipping(plan, widths, guesses, times)
-    return np.hypot(noise, clipped)
+    stds, clipped = _parts(plan, widths, guesses, times)
+    noise = stds["noise_std"]
+    return np.hypot(np.where(np.isnan(noise), _root_mean_square(widths), noise), clipped)
 
 
-def _clipping(plan: Plan, widths: FloatArray, guesses: Guesses, t: Any) -> Any:
-    """How far clipping brings the statistic's first number down at ``t``, over the rehearsals.
+def _parts(
+    plan: Plan, widths: FloatArray, guesses: Guesses, times: NDArray[np.int64]
+) -> tuple[dict[str, FloatArray], FloatArray]:
+    """Noise std of each number, and how far clipping brings the first one down, at some times."""
+    stds: dict[str, FloatArray] = {
+        name: np.broadcast_to(np.asarray(std, float), times.shape)
+        for name, std in _noise(plan, widths, guesses, times).items()
+    }
+    scale = guesses.scale
+    if scale is None or not plan.statistic.clips:
+        return stds, np.zeros(times.shape)
+    by_excess = _clipping(plan, guesses, times)
+    whole, usual = plan.bounds.width, _root_mean_square(widths)
+    clipped = by_excess * _root_mean_square(_excess(widths, scale, whole))
+    segments = plan.layout.segments
+    if len(segments) < 2 or segments[0].look is None:
+        return stds, clipped
+    # The noise of what is clipped grows with the width, the excess beyond it falls.
+    tried = np.geomspace(min(scale, whole) / 8, whole, _WIDTHS_TRIED)
+    noise = stds["noise_std"][:, None] * (tried / usual)
+    bias = by_excess[:, None] * _excess(tried, scale, whole)
+    best = np.argmin(np.nan_to_num(np.hypot(noise, bias), nan=np.inf), axis=1)
+    again = times > segments[0].last
+    stretch = np.where(again, tried[best] / usual, 1.0)
+    stds |= {name: std * stretch for name, std in stds.items() if not name.startswith("count")}
+    return stds, np.where(again, bias[np.arange(times.size), best], clipped)
 
-    From the mean excess of min(lower + exponential, upper) above the range.
+
+def _excess(widths: FloatArray, scale: float, whole: float) -> FloatArray:
+    """Mean excess of min(exponential, whole) above each width."""
+    found: FloatArray = scale * (np.exp(-widths / scale) - math.exp(-whole / scale))
+    return found
+
+
+def _clipping(plan: Plan, guesses: Guesses, t: NDArray[np.int64]) -> FloatArray:
+    """How far clipping brings the statistic's first number down, per mean excess above the range.
+
+    Of a mean that is 1, of a sum as many as there are values.
     """
-    if not plan.statistic.clips:
-        return t * 0.0
-    scale, leaf = guesses.scale, plan.layout.leaf
-    assert scale is not None
-    whole = plan.bounds.width
-    each = _root_mean_square(scale * (np.exp(-widths / scale) - math.exp(-whole / scale)))
-    if not each:
-        return t * 0.0
+    leaf = plan.layout.leaf
     readings = len(leaf.units(plan.layout.grid(plan.bounds, plan.layout.segments[-1], 0.5)))
-    observations = guesses.observations(plan, t)
-    sums = leaf.totals(observations, each, readings)
+    sums = leaf.totals(guesses.observations(plan, t), 1.0, readings)
     complete = True if leaf.may_be_complete else None
     count = plan.layout.remembered(t) if plan.clock is None else None
     totals = Totals(count, sums, lambda *_: t * 0.0, plan.bounds, complete)
-    return plan.statistic.numbers(totals)["value"]()
+    return np.broadcast_to(plan.statistic.numbers(totals)["value"](), t.shape)
 
 
 def _root_mean_square(values: FloatArray) -> float:

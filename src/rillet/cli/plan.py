@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from rillet.cli.common import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from rillet.cli.compare import Comparison
     from rillet.cli.forecast import Forecast, Point
+    from rillet.paper.optimise import Prediction
     from rillet.plan import Plan
 
 
@@ -186,6 +188,9 @@ def _print(comparison: Comparison, unit: str) -> None:
     if comparison.if_wrong:
         say()
         screen.print(_wrong_table(comparison))
+    if comparison.bounds:
+        say()
+        screen.print(_bounds_table(comparison))
     known = [each for each in comparison.forecasts if each.typical is not None]
     if known:
         say()
@@ -365,6 +370,41 @@ def _wrong_table(comparison: Comparison) -> RenderableType:
         where = "as guessed" if factor == 1 else f"{factor:g} × the guess"
         name = f"{show(comparison.scale * factor):>8}  {where}"
         table.add_row(name, *(_or_dash(error) for error in errors))
+    return table
+
+
+def _bounds_table(comparison: Comparison) -> RenderableType:
+    """The paper's bound on the last sum, with the parameters that it depends on."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from rillet.cli.compare import LABELS
+
+    found = comparison.bounds.values()
+    beta = next(iter(found)).setting.beta
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column(f"the paper's bound on the last sum (β = {beta:g})", no_wrap=True)
+    for name in comparison.bounds:
+        table.add_column(LABELS[name], justify="right")
+
+    def row(title: str, value: Callable[[Prediction], float], digits: int = 4) -> None:
+        table.add_row(title, *(show(value(each), digits) for each in found))
+
+    row("plain tree (eq. 3)", lambda each: each.baseline)
+    row("light tail (eq. 16)", lambda each: each.bound.total)
+    row("  noise of the tree", lambda each: each.bound.noise)
+    row("  clipped excess", lambda each: each.bound.outlier)
+    row("  noise of the first block", lambda each: each.bound.first_block)
+    row("any tail (eq. 14)", lambda each: each.worst_case.total)
+    gains = [show(each.improvement_factor, 3) + " (no gain)" * (not each.gain) for each in found]
+    table.add_row("improvement factor, plain tree over light tail", *gains, end_section=True)
+    row("p", lambda each: each.parameters.quantile)
+    row("λ", lambda each: each.parameters.rank_factor)
+    row("r", lambda each: each.parameters.multiplier)
+    row("ε₁/ε", lambda each: each.parameters.threshold_share)
+    for index, name in enumerate(("β_qt", "β_lt", "β_rt", "β_Lap", "β_out", "β_first")):
+        shares = [astuple(each.parameters.shares)[index] / beta for each in found]
+        table.add_row(f"{name}/β", *(f"{share:.3f}" for share in shares))
     return table
 
 

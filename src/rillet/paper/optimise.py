@@ -36,6 +36,7 @@ from rillet.paper.bounds import (
     Form,
     alpha_light_tailed,
     alpha_tree,
+    alpha_worst_case,
     decimal_fraction,
     threshold_bound,
     underestimate_probability,
@@ -157,28 +158,49 @@ class Prediction:
 
     Attributes
     ----------
+    setting : Setting
+        The public facts it is for.
     parameters : LocalParameters
         The parameters it is for.
     bound : ErrorBound
         α by cause.
+    quantile_value : float
+        x̂, the λp-quantile of the public tail, above A.
     threshold_max : float
         r·τ_max, the clipping range that is exceeded with probability β_rt only, above A.
-    baseline : float
-        α of the plain binary tree.
-    width : float
-        B − A.
     """
 
+    setting: Setting
     parameters: LocalParameters
     bound: ErrorBound
+    quantile_value: float
     threshold_max: float
-    baseline: float
-    width: float
+
+    @property
+    def baseline(self) -> float:
+        """α of the plain binary tree."""
+        return self.setting.baseline
 
     @property
     def improvement_factor(self) -> float:
         """IF: α of the plain binary tree over α."""
         return self.baseline / self.bound.total
+
+    @property
+    def worst_case(self) -> ErrorBound:
+        """α if the tail is not light: a share p of the values may lie at B (PAK eq. 14)."""
+        return alpha_worst_case(
+            epsilon=self.setting.epsilon,
+            threshold_share=self.parameters.threshold_share,
+            length=self.setting.length,
+            lag=self.setting.lag,
+            upper=self.setting.width,
+            quantile=self.parameters.quantile,
+            threshold_min=min(self.quantile_value, self.setting.width),
+            threshold_max=min(self.threshold_max, self.setting.width),
+            shares=self.parameters.shares,
+            form=self.setting.form,
+        )
 
     @property
     def gain(self) -> bool:
@@ -187,7 +209,7 @@ class Prediction:
         A threshold that may end at B gains nothing by itself: what is left of an improvement
         then comes from the shorter tree after the lag.
         """
-        return self.improvement_factor > 1 and self.threshold_max < self.width
+        return self.improvement_factor > 1 and self.threshold_max < self.setting.width
 
 
 def public_tail(
@@ -293,7 +315,7 @@ def _assemble(
         form=setting.form,
     )
     clip = parameters.multiplier * highest
-    return Prediction(parameters, bound, clip, setting.baseline, setting.width)
+    return Prediction(setting, parameters, bound, value, clip)
 
 
 # --- The optimum ----------------------------------------------------------------------------------
@@ -361,7 +383,7 @@ def _judge(search: _Search, above: int, point: FloatArray) -> Prediction:
     shares = _divide(0.0, setting.beta * weights, setting.form)
     parameters = LocalParameters(quantile, factor or 1.0, multiplier, share, shares)
     nothing = ErrorBound(math.inf, 0.0)
-    return Prediction(parameters, nothing, setting.width, setting.baseline, setting.width)
+    return Prediction(setting, parameters, nothing, 0.0, setting.width)
 
 
 def _rounded(value: float, digits: int = _DIGITS) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rillet.errors import ParameterError
 from rillet.layout import typical_variance
-from rillet.paper.recommended import THRESHOLD_SHARE, recommended_lag
+from rillet.paper.recommended import CRITERIA, THRESHOLD_SHARE, recommended_lag
 from rillet.plan.calibrate import contributions_of, largest_number
 from rillet.privacy import Guarantee
 from rillet.strategy import (
@@ -90,13 +90,14 @@ def choose(plan: Plan) -> Choice:
     if lag != "auto":
         return Choice(threshold, strategy, lag, share, tuple(reasons), chose_strategy)
     wanted = recommended_lag(threshold, guarantee, share)
+    asked = f"{CRITERIA} ask for a lag of {wanted:,} observations"
     if wanted < length:
-        reasons.append(f"the paper's criteria ask for a lag of {wanted:,} observations.")
+        reasons.append(f"{asked}.")
         return Choice(threshold, strategy, wanted, share, tuple(reasons), chose_strategy)
     # The paper's fallback (section VI): where no gain is predicted, the plain tree from the start.
     reasons.append(
-        f"the paper's criteria ask for a lag of {wanted:,} observations, and the stream has only "
-        f"{length:,}: no gain over clipping at upper is predicted, so no lag is spent on learning."
+        f"{asked}, and the stream has only {length:,}: no gain over clipping at upper is "
+        "predicted, so no lag is spent on learning."
     )
     return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons), chose_strategy)
 
@@ -106,10 +107,11 @@ def _auto_strategy(plan: Plan) -> tuple[Strategy, str]:
     gaussian, pure = _best_gaussian(plan), _best_pure(plan)
     if plan.delta == 0:
         return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise."
-    # All so far is long; over little memory Laplace noise may be less than Gaussian.
-    if not plan.memory.forgets or _noise(plan, gaussian) < _noise(plan, pure):
+    # Over few releases Laplace noise may be less than Gaussian.
+    if _noise(plan, gaussian) < _noise(plan, pure):
         return gaussian, f"delta allows Gaussian noise, and {gaussian.name} has the least of it."
-    return pure, f"over so short a memory {pure.name} with pure noise has the least of it."
+    short = "so short a memory" if plan.memory.forgets else "so few releases"
+    return pure, f"over {short} {pure.name} with pure noise has the least of it."
 
 
 def _best_gaussian(plan: Plan) -> Strategy:
@@ -136,7 +138,7 @@ def _best_pure(plan: Plan) -> Strategy:
 
 
 def _noise(plan: Plan, strategy: Strategy) -> float:
-    """Noise of a statistic that forgets after a long time, per unit of range."""
+    """Noise in the second half of the stream, per unit of range."""
     leaf, leaves = plan.statistic.leaf(plan.setting(strategy.law)), plan.last_t // plan.leaf_every
     mechanism = Mechanism.calibrate(
         strategy,

@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from rillet.errors import ParameterError
 from rillet.layout import Layout, typical_variance
 from rillet.noise import LawName
+from rillet.paper.recommended import CRITERIA, recommended_lag
 from rillet.plan.choose import Choice
 from rillet.privacy import Person
 from rillet.release import noise_deviations
@@ -24,10 +26,13 @@ from rillet.strategy import (
     SignedDigitTree,
     Strategy,
 )
+from rillet.threshold import SmoothQuantile
 from rillet.times import duration_words, period_words, show_moment
 
 #: So many observations in a tick that their number is known well: noise then falls as one over it.
 _MANY = 2.0**50
+#: Where no end is known, the noise is told after so many observations.
+_SOME = 1_000_000
 _LATE = {
     "enter": "enters the tick that is open when it arrives",
     "drop": "is left out",
@@ -45,6 +50,7 @@ def describe(layout: Layout, choice: Choice) -> str:
     if layout.clock is not None:
         lines += _by_the_clock(layout)
     lines += [f"Why: {reason}" for reason in choice.reasons]
+    lines += _short_lag(layout)
     lines += [f"Turned down: {other}" for other in _turned_down(layout, choice)]
     return "\n".join(lines)
 
@@ -94,7 +100,7 @@ def _of_a_person(person: Person) -> Iterator[str]:
 
 def _course(layout: Layout) -> Iterator[str]:
     """What happens when."""
-    clock, lag = layout.clock, layout.lag
+    clock, lag, known = layout.clock, layout.lag, layout.length_is_known
     if lag:
         spent = f"ε₁ = {float(layout.threshold_cost.epsilon):.4g}"
         if layout.first_look is not None:
@@ -120,10 +126,11 @@ def _course(layout: Layout) -> Iterator[str]:
     through = f"through {layout.main.strategy.name} ({layout.main.strategy.law} noise)"
     if clock is None:
         cadence = "each observation" if layout.every == 1 else f"every {layout.every:,}"
-        yield f"Then a release for {cadence} {through}, up to {layout.length:,} observations."
+        end = f"up to {layout.length:,} observations" if known else "without a known end"
+        yield f"{'Then a' if lag else 'A'} release for {cadence} {through}, {end}."
         return
     last = f"to {show_moment(clock.end_of(layout.length))} ({_ticks(layout.length - lag)})"
-    if not layout.length_is_known:
+    if not known:
         last = "on, without a known end"
     yield (
         f"{'Then a' if lag else 'A'} release {period_words(clock.every)}, "
@@ -155,18 +162,22 @@ def _ticks(count: int) -> str:
 
 def _noise(layout: Layout) -> str:
     """How much noise the last release has, as far as public numbers tell."""
-    declared = layout.declared_range
+    declared, last = layout.declared_range, layout.length
+    if not layout.length_is_known and layout.clock is None:
+        last = min(last, max(_SOME, 10 * layout.first_release))
     clipping = Range(0.0, 1.0) if declared is None else declared
-    std = layout.expected_noise(layout.length, clipping, rate=_MANY)["noise_std"]
+    std = layout.expected_noise(last, clipping, rate=_MANY)["noise_std"]
     over = ""
-    if math.isclose(
-        layout.expected_noise(layout.length, clipping, rate=2 * _MANY)["noise_std"], std / 2
-    ):
-        std *= _MANY * float(layout.remembered(layout.length))
+    if math.isclose(layout.expected_noise(last, clipping, rate=2 * _MANY)["noise_std"], std / 2):
+        std *= _MANY * float(layout.remembered(last))
         over = ", divided by how many observations there are"
     reach = noise_deviations(0.95, layout.noise_law) * std
     of_range = " times the clipping range" if declared is None else ""
-    return f"Noise of the last {layout.statistic.name}: ± {reach:.3g}{of_range} (95 %){over}."
+    name = layout.statistic.name
+    name = (
+        f"the last {name}" if last == layout.length else f"the {name} after {last:,} observations"
+    )
+    return f"Noise of {name}: ± {reach:.3g}{of_range} (95 %){over}."
 
 
 def _missing(layout: Layout) -> str:
@@ -202,6 +213,23 @@ def _by_the_clock(layout: Layout) -> Iterator[str]:
         f"{layout.fewest_to_saturate:,} observations fit into a tick; with more of them it may "
         "saturate, and the surplus adds nothing."
     )
+
+
+def _short_lag(layout: Layout) -> Iterator[str]:
+    """Where the paper would not expect its threshold to pay, as the lag was given."""
+    if not isinstance(layout.threshold, SmoothQuantile):
+        return
+    share = float(layout.threshold_budget) / layout.guarantee.epsilon
+    try:
+        wanted = recommended_lag(layout.threshold, layout.guarantee, share)
+    except ParameterError:  # such as λ = 1, for which no lag is long enough
+        return
+    if layout.lag < wanted:
+        yield (
+            f"Short: {CRITERIA} ask for a lag of {wanted:,} observations. With {layout.lag:,} the "
+            "threshold may gain nothing over the plain binary tree; a public guess of the scale "
+            "tells (Plan.paper(public_guess=…), rillet plan --mechanism tuned --typical …)."
+        )
 
 
 def _turned_down(layout: Layout, choice: Choice) -> list[str]:

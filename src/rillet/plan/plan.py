@@ -34,7 +34,7 @@ from rillet.options import (
     table_of,
     within,
 )
-from rillet.paper.recommended import RECOMMENDED
+from rillet.paper.recommended import RECOMMENDED, tuned
 from rillet.plan.calibrate import layout_of
 from rillet.plan.choose import Choice, choose
 from rillet.plan.describe import describe
@@ -75,6 +75,15 @@ _LEFT_OUT: dict[str, Any] = {
     "grace": None,
     "unit": None,
 }
+
+
+#: What the paper's parameters may be fitted to; it is not a part of the plan.
+_GUESS = Option(
+    "public_guess",
+    float,
+    about="fit the parameters to values of this scale above the lower bound: their mean if the "
+    "tail is exponential. It must be public",
+)
 
 
 def declared_keys(keys: Any) -> tuple[Key, ...]:
@@ -338,10 +347,16 @@ class Plan:
         :class:`rillet.SmoothQuantile`: ``quantile`` is the paper's p, ``rank_factor`` λ,
         ``multiplier`` r, ``beta_lt`` the probability that the threshold falls below the quantile;
         ``threshold_share`` is ε₁/ε.  What is not given, or ``"auto"``, has the value that the
-        paper's section VI recommends, and the exact calibration.
+        paper's section VI recommends, and the exact calibration, for which its criteria ask for a
+        shorter lag than with its own constants.
+
+        With a ``public_guess`` (the scale of an exponential tail above ``lower``: its mean, or the
+        median over ln 2) these parameters are those of the paper's optimiser, and where the bound
+        predicts no gain the plan is the plain binary tree from the first observation.
         """
         check_names(options_for("paper"), options)
         given = _not_auto(options)
+        guess = given.pop("public_guess", None)
         if isinstance(given.get("every"), str):
             raise ParameterError(
                 "every",
@@ -351,8 +366,39 @@ class Plan:
             )
         local = {name: given.pop(name) for name in options_of(SmoothQuantile) if name in given}
         threshold = SmoothQuantile(**{**RECOMMENDED, **local})
+        for name in (*RECOMMENDED, "threshold_share"):
+            if guess is not None and (name in local or name in given):
+                raise ParameterError(name, "none beside public_guess, which it is fitted to", name)
         given = {"missing": "none", **given}
-        return cls(**given, threshold=threshold, strategy=BinaryTree())
+        plan = cls(**given, threshold=threshold, strategy=BinaryTree())
+        return plan if guess is None else plan._fitted(float(guess))
+
+    def _fitted(self, guess: float) -> Plan:
+        """The paper's plan with its optimiser's parameters, or its fallback."""
+        threshold, lag = self.threshold, self.layout.lag
+        if not isinstance(threshold, SmoothQuantile):  # it fell back already
+            return self
+        length = None if self.length is None else self.last_t
+        found = tuned(threshold, self.guarantee, self.bounds, length, lag, guess)
+        if found.gain:
+            fitted = replace(
+                threshold,
+                quantile=found.parameters.quantile,
+                rank_factor=found.parameters.rank_factor,
+                multiplier=found.parameters.multiplier,
+                beta_lt=found.parameters.shares.low,
+            )
+            share = found.parameters.threshold_share
+            return replace(self, threshold=fitted, threshold_share=share, refresh="auto")
+        facts = options_for("baseline").keys() - {"strategy", "lag"}
+        plain = Plan.baseline(**{name: getattr(self, name) for name in facts})
+        reason = (
+            f"for a lag of {lag:,} observations and values of scale {guess:g} the paper's bound "
+            "predicts no gain over the plain binary tree, which releases from the first "
+            "observation on."
+        )
+        object.__setattr__(plain, "_choice", replace(plain._choice, reasons=(reason,)))
+        return plain
 
     @classmethod
     def baseline(cls, **options: Any) -> Plan:
@@ -757,7 +803,8 @@ def options_for(mechanism: str) -> dict[str, Option]:
     """The options that a plan of this mechanism takes."""
     plan = options_of(Plan)
     if mechanism == "paper":
-        return {**_but(plan, "threshold", "strategy"), **options_of(SmoothQuantile)}
+        guess = {"public_guess": _GUESS}
+        return {**_but(plan, "threshold", "strategy"), **options_of(SmoothQuantile), **guess}
     if mechanism == "baseline":
         return _but(plan, "threshold", "threshold_share", "refresh", "backfill", "shared_threshold")
     return plan

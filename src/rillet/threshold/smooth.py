@@ -48,12 +48,20 @@ class SmoothQuantile(Threshold):
         ``"laplace"`` or ``"gaussian"``.
     """
 
-    quantile: float = option(default=0.005, gt=0, le=0.5)
-    rank_factor: float = option(default=0.85, gt=0, le=1)
-    multiplier: float = option(default=1.0, ge=1, le=LARGEST)
-    beta_lt: float = option(default=0.004, gt=0, le=0.5)
-    calibration: Kind = "exact"
-    law: LawName = "laplace"
+    quantile: float = option(
+        "p, the share of values that may lie above the quantile", default=0.005, gt=0, le=0.5
+    )
+    rank_factor: float = option(
+        "λ, below 1 so that the quantile is rarely too low", default=0.85, gt=0, le=1
+    )
+    multiplier: float = option(
+        "r, by which the learned quantile is multiplied", default=1.0, ge=1, le=LARGEST
+    )
+    beta_lt: float = option(
+        "β_lt, the probability that noise brings it below", default=0.004, gt=0, le=0.5
+    )
+    calibration: Kind = option("the constants of smooth sensitivity", default="exact")  # noqa: RUF009
+    law: LawName = option("the law of the threshold's noise", default="laplace")  # noqa: RUF009
     name: ClassVar[str] = "smooth-quantile"
 
     def calibrated(self, budget: Fraction, delta: float) -> Calibration:
