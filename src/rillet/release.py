@@ -27,6 +27,7 @@ from rillet.errors import MissingExtra, ParameterError, StateError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
     import pyarrow as pa
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -654,6 +655,26 @@ class Releases:
                 known = np.isfinite(column)
                 columns[field.name] = pa.array(column, mask=None if known.all() else ~known)
         return pa.table(columns)
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row for each record, with its names; unknown numbers are null."""
+        import polars as pl
+
+        width, rows = len(self.names), len(self) * len(self.names)
+        columns: dict[str, Any] = {}
+        for field in FIELDS:
+            if field.kind == "key":
+                shown = [key_shown(key) for key in self.keys]
+                if not all(isinstance(key, int) for key in shown):
+                    shown = list(map(str, shown))
+                columns[field.name] = pl.Series(shown).gather(np.repeat(self.key_of, width))
+            elif field.common:
+                columns[field.name] = pl.Series([self.common[field.name]]).new_from_index(0, rows)
+            elif field.kind == "time":
+                columns[field.name] = pl.Series(self.rows(field.name)).dt.replace_time_zone("UTC")
+            else:
+                columns[field.name] = pl.Series(self.rows(field.name), nan_to_null=True)
+        return pl.DataFrame(columns)
 
     def to_bytes(self, known: tuple[Key, ...] | None = None) -> bytes:
         """Everything, compactly: equal releases give equal bytes, whatever other keys they know.

@@ -9,11 +9,11 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Thresho
 from rillet.times import duration, moment, per_period, show_duration, show_moment
 
 Auto: TypeAlias = Literal["auto"]
+Frame = TypeVar("Frame")
 
 FORMAT = "rillet-plan-3"
 #: Ways to make a plan of a table: everything chosen, or one of the named plans.
@@ -651,6 +652,51 @@ class Plan:
         guard = self.guard(secret, keys, run, uses)
         store = MemoryStore(secrets, shared, self._new_gate(master, run))
         return Streams(self.layout, keys, store, guard)
+
+    def release(
+        self,
+        frame: Frame,
+        value: str | None = None,
+        *,
+        key: str | Sequence[str] | None = None,
+        at: str | None = None,
+        person: str | None = None,
+        until: object = None,
+    ) -> Frame:
+        """Release a whole data frame at once: pandas, Polars or Arrow in, and the same out.
+
+        One row of the result is one record, with the names of every sink.
+
+        **Privacy.** The plan's promise, for this call.  It opens fresh streams, so that each call
+        spends anew: released twice, the same rows pay twice.  Rows of keys that the plan does not
+        declare are left out, and nothing tells how many there were.
+
+        Parameters
+        ----------
+        frame
+            A data frame, or one column of it.
+        value
+            The column with the values; not needed where there is only one.
+        key
+            The column with the keys, or one column for each part of a key.
+        at, person
+            The columns with the time of each row, for a plan by the clock, and with the person.
+            Rows may be in any order of time.
+        until
+            By the clock, when the last tick ends: by default when the plan does.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"minutes": [12.5, 80.0, None, 33.1]})
+        >>> plan = Plan(epsilon=1.0, upper=1440.0, length=4, every=2)
+        >>> plan.release(frame, "minutes")["t"].to_list()
+        [2, 4]
+        """
+        from rillet.plan.frames import release_frame
+
+        found: Frame = release_frame(self, frame, value, key, at, person, until)
+        return found
 
     def open_folder(
         self,
