@@ -54,7 +54,12 @@ def release_frame(
     else:
         names = list(frame.column_names if library == "pyarrow" else frame.columns)
         value = names[0] if value is None and len(names) == 1 else value
-    roles = {"value": [value], "key": keys, "at": [at], "person": [person]}
+    roles: dict[str, list[str | None]] = {
+        "value": [value],
+        "key": [*keys],
+        "at": [at],
+        "person": [person],
+    }
     for role, wanted in roles.items():
         for name in wanted:
             if name not in names and (name is not None or (role == "value" and names)):
