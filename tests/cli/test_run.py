@@ -157,3 +157,48 @@ def test_progress_in_lines(tmp_path, capsys, monkeypatch):
     options = ["--epsilon", "1", "--upper", "300", "--mechanism", "baseline"]
     assert main(["run", str(file), *options, "--progress", "--out", str(tmp_path / "o")]) == 0
     assert "50 rows, 50 releases" in capsys.readouterr().err
+
+
+def test_a_column_without_numbers_is_said_after_the_noise(tmp_path, capsys):
+    (tmp_path / "in.csv").write_text("x;line\n" + "12,5;north\n" * 4000, encoding="utf-8")
+    options = ["--delimiter", ";", "--epsilon", "1", "--upper", "300", "--length", "4000"]
+    out = ["--every", "100", "--out", str(tmp_path / "out.jsonl"), "--existing", "replace"]
+    for column, more, words in (
+        ("x", [], True),
+        ("line", [], True),
+        ("x", ["--decimal", ","], False),
+    ):
+        run = ["run", str(tmp_path / "in.csv"), "--column", column, *options, *out, *more]
+        assert main(run) == 0
+        assert ("no release has a value" in capsys.readouterr().err) == words
+
+
+def test_learning_is_said_with_how_far_it_is(tmp_path, capsys):
+    file = write(tmp_path, values_of(700))
+    options = ["--epsilon", "1", "--upper", "300", "--length", "5000", "--lag", "1000"]
+    assert main(["run", str(file), *options, "--state", str(tmp_path / "live")]) == 0
+    assert "nothing released yet: learning, 700 of 1,000 observations" in capsys.readouterr().err
+    assert main(["state", str(tmp_path / "live")]) == 0
+    assert "learning     700 of 1,000 observations" in capsys.readouterr().out
+
+
+def test_of_many_keys_it_is_said_for_each(tmp_path, capsys):
+    rows = "".join(f"k{index % 3},{index}\n" for index in range(700))
+    (tmp_path / "in.csv").write_text("key,x\n" + rows, encoding="utf-8")
+    (tmp_path / "keys.txt").write_text("k0\nk1\nk2\nk3\n", encoding="utf-8")
+    options = ["--epsilon", "1", "--upper", "300", "--length", "5000", "--lag", "1000"]
+    keys = ["--column", "x", "--key-column", "key", "--keys", str(tmp_path / "keys.txt")]
+    run = ["run", str(tmp_path / "in.csv"), *options, *keys, "--state", str(tmp_path / "live")]
+    assert main(run) == 0
+    assert "each key learns from its first 1,000" in capsys.readouterr().err
+    assert main(["state", str(tmp_path / "live")]) == 0
+    assert "learning     4 of 4 keys; the furthest has 234 of 1,000" in capsys.readouterr().out
+    assert main(["ledger", str(tmp_path / "live")]) == 0
+    assert capsys.readouterr().out.startswith("for each of 4 keys, up to the latest release:\n")
+    # What differs is named, as it was typed.
+    assert main([*run, "--epsilon", "2"]) == 4
+    complaint = capsys.readouterr().err
+    assert "belongs to another plan: epsilon was 1.0, is 2.0; go on with the plan in" in complaint
+    (tmp_path / "keys.txt").write_text("k0\nk1\nk2\nk3\nk4\n", encoding="utf-8")
+    assert main(run) == 4
+    assert "it has 4, 5 are declared now (new: k4)" in capsys.readouterr().err

@@ -358,3 +358,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
     small, large = peak(300_000), peak(600_000)
     assert large < small * 1.1
+
+
+def test_a_decimal_comma_where_it_is_declared(folder):
+    path = write(folder, "line;x\nnorth;12,5\nsouth;1.5\neast;1.234,5\nwest;\n")
+    found = column(path, delimiter=";", decimal=",")
+    assert found[:2].tolist() == [12.5, 1.5]
+    assert np.isnan(found[2:]).all()
+    assert np.isnan(column(path, delimiter=";")[0])
+    with pytest.raises(ParameterError, match="delimiter: expected another character than decimal"):
+        column(path, decimal=",")

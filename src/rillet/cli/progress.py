@@ -45,7 +45,7 @@ def _bar(plan: Plan) -> Iterator[Show]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description:<9}"),
+        TextColumn("{task.description:<27}"),
         BarColumn(),
         TextColumn(f"{{task.fields[rows]:>14,}} {_rows(plan)}"),
         TextColumn(f"{{task.fields[rate]:>12,.0f}} {_rows(plan)}/s"),
@@ -58,7 +58,7 @@ def _bar(plan: Plan) -> Iterator[Show]:
         def show(now: Summary) -> None:
             bar.update(
                 task,
-                description="releasing" if now.releases or not plan.layout.lag else "learning",
+                description=_doing(now),
                 total=None if now.fraction is None else 1.0,
                 completed=now.fraction or 0.0,
                 rows=now.observations,
@@ -78,10 +78,15 @@ def _lines() -> Show:
             shown = time.perf_counter()
             share = "" if now.fraction is None else f", {now.fraction:.0%} of the input"
             rows = _rows(now.plan)
-            counts = f"{now.observations:,} {rows}, {now.releases:,} releases"
+            counts = f"{now.observations:,} {rows}, "
+            counts += now.learning or f"{now.releases:,} releases"
             warn(f"{counts}, {_rate(now):,.0f} {rows}/s{share}")
 
     return show
+
+
+def _doing(now: Summary) -> str:
+    return now.learning.rpartition(" ")[0] or "releasing"
 
 
 def _rows(plan: Plan) -> str:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _TAB, _TABS = "\t", ("tab", "\\t")
 #: Options that a configuration has instead.
 _INSTEAD = (
-    *("plan", "column", "time", "person", "format", "delimiter", "key_column", "keys", "sequence"),
-    "follow",
+    *("plan", "column", "time", "person", "format", "delimiter", "decimal", "key_column", "keys"),
+    *("sequence", "follow"),
     *("state", "key_file", "releases", "out", "existing"),
 )
 
@@ -147,6 +147,9 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         help="format of the input (default: by the ending of its name)",
     )
     parser.add_argument("--delimiter", metavar="X", help="between the cells of CSV (default ,)")
+    parser.add_argument(
+        "--decimal", choices=(".", ","), help="in the numbers of CSV: a point (default) or a comma"
+    )
     parser.add_argument(
         "--follow", action="store_true", help="at the end of the file wait for it to grow"
     )
@@ -281,6 +284,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
         "person": args.person,
         "format": args.format,
         "delimiter": delimiter,
+        "decimal": args.decimal,
         "follow": args.follow,
         "sequence": args.sequence,
     }

@@ -86,14 +86,18 @@ def _look(folder: Path, key_file: Path | None) -> None:
 
     plan = load_plan(str(folder / "plan.json"))
     with plan.open_folder(folder, key_file=key_file, restored=True, only_look=True) as streams:
-        for key in streams.keys:
-            streams.t(key)  # reads it, and raises if it is damaged
+        # Reads each, and raises if one is damaged.
+        times = [streams.t(key) for key in streams.keys]
         waiting = sum(len(releases) for _, releases in streams.store.undelivered())
         say(f"state of {folder}: whole")
         say(f"promise      {plan.guarantee}")
         say(f"keys         {len(streams.keys):,}")
         what = "observations" if streams.layout.clock is None else "ticks"
         say(f"absorbed     {streams.absorbed:,} {what}")
+        lag = streams.layout.lag
+        if lag and (learning := [t for t in times if t < lag]):
+            keys = f"{len(learning):,} of {len(times):,} keys; the furthest has "
+            say(f"learning     {keys * (len(times) > 1)}{max(learning):,} of {lag:,} {what}")
         say(f"undelivered  {waiting:,} releases")
         if isinstance(streams.store, SqliteStore) and streams.store.gate is not None:
             say(f"gate         {streams.store.gate_bytes:,} bytes")  # how many persons is private

@@ -56,7 +56,8 @@ class Summary:
 
     ``observations`` are those of declared keys since the streams began, ``before`` of them before
     this process; by the clock both count ticks, and nothing counts observations.  ``releases`` are
-    those that this process had to deliver, ``delivered`` those that every sink has; ``left_out``
+    those that this process had to deliver, ``valued`` those of them that have a value (a mean has
+    none while its count is lost in noise), ``delivered`` those that every sink has; ``left_out``
     are observations that came again, by their sequence numbers; ``last_release`` is the largest t
     released; ``last_block`` is when a block was absorbed, by the clock when a tick was closed;
     ``fraction`` tells how much of the source was read.
@@ -67,6 +68,7 @@ class Summary:
     observations: int = 0
     before: int = 0
     releases: int = 0
+    valued: int = 0
     delivered: int = 0
     left_out: int = 0
     last_release: int = 0
@@ -80,6 +82,20 @@ class Summary:
         t = self.last_release if self.plan.keys else self.observations
         return self.plan.layout.charges().after(t)
 
+    @property
+    def learning(self) -> str:
+        """How far the warm-up is, as "learning, 3,412 of 10,000"; empty once it is over.
+
+        Of many keys only that none has released anything is known here.
+        """
+        lag = self.plan.layout.lag
+        if not lag or self.last_release or self.plan.shared_threshold:
+            return ""
+        what = "observations" if self.plan.clock is None else "ticks"
+        if len(self.plan.keys) > 1 and self.plan.clock is None:
+            return f"each key learns from its first {lag:,} {what}"
+        return f"learning, {min(self.observations, lag):,} of {lag:,} {what}"
+
     def __str__(self) -> str:
         """For a person: what came in, what went out, what it cost."""
         rate = (self.observations - self.before) / max(self.seconds, 1e-9)
@@ -92,6 +108,13 @@ class Summary:
             lines.append(
                 f"the last release is at observation {self.last_release:,}: the {rest:,} after it "
                 "are fewer than --every"
+            )
+        if learning := self.learning:
+            lines.append(f"nothing released yet: {learning}")
+        if self.releases and not self.valued:
+            lines.append(
+                "no release has a value: so few observations have one that their number is lost "
+                "in noise. Is it the right column? Is the decimal mark a comma (--decimal ,)?"
             )
         if self.left_out:
             lines.append(f"{self.left_out:,} observations left out, seen before (sequence numbers)")
@@ -427,6 +450,7 @@ class Job:
         self._summary = replace(
             self._summary,
             releases=self._summary.releases + len(releases),
+            valued=self._summary.valued + int(np.isfinite(releases.value).sum()),
             last_release=max(self._summary.last_release, int(releases.t.max())),
         )
 

@@ -35,7 +35,7 @@ _USUAL_DELIMITERS = ";\t|,"
 
 
 def csv_rows(
-    source: str, header: bytes, wanted: Wanted, delimiter: str
+    source: str, header: bytes, wanted: Wanted, delimiter: str, decimal: str = "."
 ) -> Callable[[RawRun], RawRows]:
     r"""Find the columns in a header line; return a function from lines to rows, total.
 
@@ -71,6 +71,8 @@ def csv_rows(
 
     def raw_rows_of(raw_run: RawRun) -> RawRows:
         raw_values, *raw_others = raw_columns_of(raw_run)
+        if decimal == ",":
+            raw_values = [raw_cell.replace(b",", b".") for raw_cell in raw_values]
         plain = b"_" not in raw_run.raw_text
         raw_at = None if wanted.time is None else read_times(raw_others.pop(), wanted.zone)
         return wanted.raw_rows(numbers(raw_values, plain=plain), raw_others, raw_at, plain=plain)
@@ -95,8 +97,10 @@ def _check_header(source: str, names: list[str], wanted: Wanted, delimiter: str)
         )
 
 
-def check_delimiter(delimiter: str) -> None:
-    """Raise `ParameterError` unless ``delimiter`` can part cells."""
+def check_delimiter(delimiter: str, decimal: str = ".") -> None:
+    """Raise `ParameterError` unless ``delimiter`` can part cells, and numbers stay whole."""
+    if delimiter == decimal:
+        raise ParameterError("delimiter", "another character than decimal", delimiter)
     # Whatever can occur inside a number would cut numbers in two.
     usable = len(delimiter) == 1 and delimiter.isascii() and not delimiter.isalnum()
     if not usable or delimiter in '"\r\n\0.+-_':

@@ -55,7 +55,10 @@ class FileOptions(
         ``"auto"`` goes by the end of the name; a pipe is JSON lines if its first line starts with a
         brace, else CSV.
     delimiter : str
-        One ASCII character between the cells of CSV. Numbers have a decimal point: ``1,5`` is none.
+        One ASCII character between the cells of CSV.
+    decimal : {".", ","}
+        What parts the digits of numbers in CSV: with a point ``1,5`` is no number, with a comma
+        ``1.234,5`` is none.
     sequence : str, optional
         The column with a number that grows with each row of a key.
     time : str, optional
@@ -74,6 +77,7 @@ class FileOptions(
     column: str | None = None
     format: Literal["auto", "csv", "jsonl", "parquet"] = "auto"
     delimiter: str = ","
+    decimal: Literal[".", ","] = "."
     sequence: str | None = None
     time: str | None = None
     zone: str | None = None
@@ -82,7 +86,7 @@ class FileOptions(
     block_rows: Annotated[int, Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        check_delimiter(self.delimiter)
+        check_delimiter(self.delimiter, self.decimal)
         time_zone(self.zone)
         suffix = Path(self.path).suffix.lower()
         if self.format != "parquet" and (self.format, suffix) not in _PARQUET_NAMES:
@@ -230,7 +234,8 @@ class FileSource(Source):
             kind = "jsonl" if is_object else "csv"
         if kind == "csv":
             header = reader.first_line(consume=True)
-            return csv_rows(reader.name, header, self._wanted, self._options.delimiter)
+            options = self._options
+            return csv_rows(reader.name, header, self._wanted, options.delimiter, options.decimal)
         if not reader.is_empty():
             check_record(reader.name, reader.first_line(consume=False), self._wanted)
         raw_rows_of = json_rows(self._wanted)

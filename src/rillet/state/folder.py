@@ -41,6 +41,10 @@ from rillet.state.uses import Guard
 
 #: Fits no state: written before a backup takes the place of the state that ran here.
 _RESTORED: Final = "restored 1 -\n"
+#: Parts of a mechanism that follow from others, which a user has typed.
+_DERIVED: Final = frozenset(
+    {"threshold_budget", "first_look", "warm_up", "main", "segments", "repeats", "ratchet_every"}
+)
 
 
 def open_folder(
@@ -272,18 +276,19 @@ def _check_facts(
     **given: str | None,
 ) -> None:
     """Refuse another plan, another version of a mechanism, or another input: say what differs."""
-    was = json.loads(facts["mechanism"])
-    if was != json.loads(json.dumps(layout.mechanism)):
-        raise StateError(
-            f"{folder}: this state belongs to another plan, or to another version of its "
-            f"mechanism: {differences(was, layout.mechanism)}; go on with the plan in "
-            f"{folder / 'plan.json'}, or begin in another folder"
+    was, now = json.loads(facts["mechanism"]), json.loads(json.dumps(layout.mechanism))
+    instead = f"go on with the plan in {folder / 'plan.json'}, or begin in another folder"
+    if was != now:
+        typed = differences(
+            *({k: v for k, v in each.items() if k not in _DERIVED} for each in (was, now))
         )
-    declared = _digest_of_keys(keys)
-    if facts["keys"] != declared:
+        what = f"another plan: {typed}"
+        if not typed:
+            what = f"another version of its mechanism: {differences(was, now)}"
+        raise StateError(f"{folder}: this state belongs to {what}; {instead}")
+    if facts["keys"] != _digest_of_keys(keys):
         raise StateError(
-            f"{folder}: this state belongs to other keys than the {len(keys):,} declared now; go "
-            f"on with the plan in {folder / 'plan.json'}, or begin in another folder"
+            f"{folder}: this state belongs to other keys: {_other_keys(folder, keys)}; {instead}"
         )
     for name, now in given.items():
         if now not in (None, facts[name]):
@@ -291,6 +296,24 @@ def _check_facts(
                 f"{folder}: this state belongs to another input: {name} was {facts[name]!r}, is "
                 f"{now!r}; go on with that one, or begin in another folder"
             )
+
+
+def _other_keys(folder: Path, keys: tuple[Key, ...]) -> str:
+    """What was declared and is not, and the other way round, in words; public."""
+    try:
+        table = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        was = {tuple(key) for key in table.get("keys", ())}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return f"not the {len(keys):,} declared now"
+    found = []
+    for what, some in (("new", set(keys) - was), ("missing", was - set(keys))):
+        if some:
+            names = sorted(" ".join(map(str, key)) for key in some)
+            more = f" and {len(names) - 3:,} more" * (len(names) > 3)
+            found.append(f"{what}: {', '.join(names[:3])}{more}")
+    return (
+        f"it has {len(was):,}, {len(keys):,} are declared now ({'; '.join(found) or 'reordered'})"
+    )
 
 
 def _digest_of_keys(keys: tuple[Key, ...]) -> str:
