@@ -33,7 +33,7 @@ $(VENV)/pyvenv.cfg:
 
 # A stamp, so that nothing is installed again until the list of what to install has changed.
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,data,fast,dev]'
 	@touch $@
 
 # A virtual environment of its own: what rillet is measured against is heavy, and must not decide
@@ -93,7 +93,7 @@ constraints: ## renew both files of pinned versions from clean environments
 		"$$new/bin/python" -m pip freeze --exclude rillet; } > "$$1"; \
 		if grep -nE '@|://|^-e' "$$1"; then echo "$$1: an address got in" >&2; exit 1; fi; }; \
 	$(PYTHON) -m venv "$$new"; \
-	"$$new/bin/python" -m pip install --quiet '.[all,dev]'; \
+	"$$new/bin/python" -m pip install --quiet '.[all,data,fast,dev]'; \
 	write constraints.txt "tests and checks run"; \
 	$(PYTHON) -m venv --clear "$$new"; \
 	"$$new/bin/python" -m pip install --quiet --constraint constraints.txt \
