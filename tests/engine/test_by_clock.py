@@ -228,6 +228,42 @@ def test_no_known_end_goes_on_later(folder, monkeypatch):
     assert ticks(counts(folder / "out.jsonl")) == expected
 
 
+def test_a_run_each_night_over_a_file_that_grows(folder):
+    """Ticks that end later stay open, and what comes for them later counts there."""
+    rows = sorted(random_rows(2_000, seed=8, keys=KEYS), key=lambda row: row[2])
+    expected = spelled(
+        directly(rillet.Plan.from_table({**HOURLY, **LEARNED, "keys": KEYS}), rows, END)
+    )
+    tables = {
+        "plan": {**HOURLY, **LEARNED},
+        "keys": {"columns": ["k"], "values": list(KEYS)},
+        "source": {"path": "in.csv", "column": "x", "time": "when"},
+        "state": {"folder": "live"},
+        "sink": [{"kind": "jsonl", "path": "out.jsonl"}],
+    }
+    for night, until in enumerate((START, "2026-03-02T00:00Z", "2026-03-05T10:30Z", None)):
+        far = len(rows) if until is None else sum(at < moment(until) for _, _, at in rows)
+        write(folder / "in.csv", rows[: far + 50])  # some came already for what is open
+        summary = run(tables, until=until)
+        assert summary.observations == (0, 24, 4 * 24 + 10, 240)[night]
+    assert (folder / "out.jsonl").read_bytes() == expected
+
+
+def test_how_far_a_file_is_complete_is_said_by_the_clock_only(folder, capfd):
+    write(folder / "in.csv", random_rows(10, seed=1))
+    assert main(["run", "in.csv", *OPTIONS, "--until", "yesterday"]) == 2
+    assert "until: expected a time such as" in capfd.readouterr().err
+    assert main(["run", "in.csv", *OPTIONS, "--until", "2026-03-01T03:00Z"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 3
+    by_count = {
+        "plan": LEARNED,
+        "source": {"path": "in.csv", "column": "x"},
+        "sink": [{"kind": "stdout"}],
+    }
+    with pytest.raises(ParameterError, match="until: expected none but by the clock"):
+        run(by_count, until=START)
+
+
 def test_nothing_has_ended_yet(folder):
     write(folder / "d.csv", [])
     plan = {**EXACT, "start": "2999-01-01T00:00Z", "length": None}

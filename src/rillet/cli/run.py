@@ -125,6 +125,12 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="T", help="by the clock, the column or field with the time of each row"
     )
     parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="by the clock, over a finished file: leave ticks that end later open, for a later run "
+        "over the file when it has grown (default: it is complete)",
+    )
+    parser.add_argument(
         "--person",
         metavar="P",
         help="where persons are protected (--most), the column or field with the id of each row's",
@@ -239,7 +245,9 @@ def run(args: argparse.Namespace) -> int:
             show(summary)
 
         try:
-            engine.run(config, secret=args.secret, restored=args.restored, watch=watch)
+            engine.run(
+                config, secret=args.secret, restored=args.restored, until=args.until, watch=watch
+            )
         except BaseException as error:
             # Not to somebody who closed the pipe on purpose.
             if not isinstance(error.__cause__, BrokenPipeError):

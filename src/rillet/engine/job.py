@@ -217,6 +217,8 @@ class Job:
         By the name that the state knows a sink by; every release goes to each.
     last_release
         Largest t released before.
+    until_tick
+        Of a finished source by the clock: ticks behind this one stay open.
     stop
         Set when the last tick of a clock has closed: a live source has no end of its own.
     """
@@ -229,9 +231,11 @@ class Job:
         couriers: Mapping[str, Courier],
         *,
         last_release: int = 0,
+        until_tick: int | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         self._plan, self._streams, self._source = plan, streams, source
+        self._until_tick = until_tick
         self._stop = threading.Event() if stop is None else stop
         self._store, self._couriers = streams.store, couriers
         self._acknowledged = 0
@@ -324,8 +328,10 @@ class Job:
             reader.close(_LONGEST_CLOSE)
 
     def _last_tick(self, clock: Clock) -> int:
-        """Where a finished source ends: by the schedule, or now where that has no end."""
+        """Where a finished source ends: as was said, by the schedule, or now if that has no end."""
         layout = self._plan.layout
+        if self._until_tick is not None:
+            return self._until_tick
         return layout.length if layout.length_is_known else clock.closed_by(now())
 
     def _close_ticks(self, until: int) -> None:

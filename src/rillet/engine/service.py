@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
+
 from rillet.engine.config import Config, load_config
 from rillet.engine.job import Courier, Job, Summary, check_replay
 from rillet.engine.metrics import listening
@@ -29,7 +31,7 @@ from rillet.sink.sqlite import latest_times
 from rillet.source import DeclaredKeys, Source, open_source
 from rillet.source.by_tick import ByTick
 from rillet.state.folder import check_beginning
-from rillet.times import show_moment
+from rillet.times import moment, show_moment
 
 if TYPE_CHECKING:
     from rillet.sink.base import Sink
@@ -52,6 +54,7 @@ def run(
     *,
     secret: FileName | None = None,
     restored: bool = False,
+    until: object = None,
     watch: Callable[[Summary], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Summary:
@@ -70,6 +73,9 @@ def run(
         A file that keeps the secret of the noise, made if it does not exist.
     restored
         Go on although the state was copied or restored from a backup.
+    until
+        By the clock, over a finished file: ticks that end later stay open, for a later run over
+        the file when it has grown.  By default it is complete: all ticks of the plan are closed.
     watch
         Called with the :class:`Summary` at the start, after each block and at the end.
     stop
@@ -98,14 +104,19 @@ def run(
     (2, 2)
     """
     stop = threading.Event() if stop is None else stop
-    with _opened(load_config(config), secret, stop, restored=restored) as job:
+    with _opened(load_config(config), secret, stop, restored=restored, until=until) as job:
         job.run(watch)
         return job.summary
 
 
 @contextmanager
 def _opened(
-    config: Config, secret: FileName | None, stop: threading.Event, *, restored: bool
+    config: Config,
+    secret: FileName | None,
+    stop: threading.Event,
+    *,
+    restored: bool,
+    until: object,
 ) -> Iterator[Job]:
     """Open everything, in the order in which a mistake is cheapest."""
     with ExitStack() as stack:
@@ -115,10 +126,11 @@ def _opened(
         if durable:
             stack.enter_context(_stopped_by_signals(stop))
         source = _source(config, stop)
+        until_tick = _until_tick(config, source, until)
         sinks = _sinks(config)
         streams = _streams(config, source, sinks, secret, restored=restored)
         stack.callback(streams.close)
-        source = stack.enter_context(_in_order(config, source, streams, stop))
+        source = stack.enter_context(_in_order(config, source, streams, stop, until_tick))
         check_replay(source, streams.store, config.state)
         positions = streams.store.sinks()
         couriers = {}
@@ -127,7 +139,15 @@ def _opened(
             couriers[name] = Courier(sink, failed=stop.set)
             stack.push(couriers[name].end)
         last = 0 if config.state is None else last_release(config.state)
-        job = Job(config.plan, streams, source, couriers, last_release=last, stop=stop)
+        job = Job(
+            config.plan,
+            streams,
+            source,
+            couriers,
+            last_release=last,
+            until_tick=until_tick,
+            stop=stop,
+        )
         if serve is not None:
             serve(lambda: job.summary)
         log.info(
@@ -183,15 +203,34 @@ def _source(config: Config, stop: threading.Event) -> Source:
     return source
 
 
-def _in_order(config: Config, source: Source, streams: Streams, stop: threading.Event) -> Source:
+def _until_tick(config: Config, source: Source, until: object) -> int | None:
+    """The last tick that has ended by this time; None if none is given."""
+    clock = config.plan.clock
+    if until is None:
+        return None
+    if clock is None or source.live:
+        raise ParameterError("until", "none but by the clock, over a finished file", until)
+    reached = np.array([moment(until, clock.zone, "until")])
+    return max(0, int(clock.tick_of(reached)[0]) - 1)
+
+
+def _in_order(
+    config: Config,
+    source: Source,
+    streams: Streams,
+    stop: threading.Event,
+    until_tick: int | None = None,
+) -> Source:
     """By the clock a finished source in the order of time, with the streams' pseudonyms."""
     plan, gate = config.plan, streams.store.gate
     if plan.clock is None or source.live:
         return source
+    last = None if plan.length is None else plan.last_t
+    ends = [tick for tick in (last, until_tick) if tick is not None]
     return ByTick(
         source,
         plan.clock,
-        None if plan.length is None else plan.last_t,
+        min(ends, default=None),
         block_rows=config.source.get("block_rows"),
         pseudonyms=None if gate is None else gate.pseudonyms,
         folder=config.state,
