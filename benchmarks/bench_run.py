@@ -141,6 +141,7 @@ def bench_load() -> Comparison:
                 most_rounds=4,
             ),
         ],
+        processes=True,
     )
 
 

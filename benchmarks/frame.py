@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import platform
+import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -70,6 +71,8 @@ class Comparison:
     title: str
     operation: str
     contenders: Sequence[Contender]
+    #: Each starts a process of its own: time on the clock counts.
+    processes: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def measure(benchmark: Comparison | Figure, rounds: int, budget_seconds: float) 
                 best[place] = best[place].least(_times(contender.run))
 
     waits = any(times.processor < _WAITING * times.wall for times in best)
-    seconds = [times.wall if waits else times.processor for times in best]
+    seconds = [times.wall if waits or comparison.processes else times.processor for times in best]
     own = seconds[0] / comparison.contenders[0].operations
     return [
         _row(comparison, contender, times, own * contender.operations / taken)
@@ -203,12 +206,18 @@ def _times(run: Callable[[], object]) -> _Times:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        wall, processor = time.perf_counter(), time.process_time()
+        wall, processor = time.perf_counter(), _processor()
         run()
-        return _Times(time.perf_counter() - wall, time.process_time() - processor)
+        return _Times(time.perf_counter() - wall, _processor() - processor)
     finally:
         if collecting:
             gc.enable()
+
+
+def _processor() -> float:
+    """Seconds of the processor so far, of this process and of those that it started and ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def discover(folder: Path) -> dict[str, Callable[[], Comparison | Figure]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.sources import read
 from rillet.errors import InputError, ParameterError
 from rillet.source import UNDECLARED, DeclaredKeys, lines
-from rillet.source.keys import sequence_numbers
+from rillet.source.keys import RawTexts, sequence_numbers
 
 KEYS = DeclaredKeys([("north", 1), ("north", 2), ("süd", 1)])
 ROWS = [
@@ -277,3 +277,61 @@ def test_missing_key_columns_are_named(tmp_path):
 def test_keys_of_parquet_are_text_or_integers(tmp_path):
     with pytest.raises(InputError, match="expected text or integers in the column 'x'"):
         read(write_parquet(tmp_path), "x", keys=DeclaredKeys([("a",)]), key_columns=["x"])
+
+
+# --- All rows at once -----------------------------------------------------------------------------
+
+TEXTS = st.binary(max_size=20) | st.sampled_from(
+    [b"a", b"a\1", b"a\1\0\0\0\0\0\0\0z", b" a\t", b"\xff"]
+)
+
+
+@given(st.data(), st.integers(1, 3))
+@settings(max_examples=200, deadline=None)
+def test_all_at_once_finds_what_one_by_one_does(data, parts):
+    """Also texts that end with what marks an end, longer ones than any key, and white space."""
+    part = st.text(st.characters(max_codepoint=300, exclude_categories=["Cs"]), min_size=1)
+    part = part.filter(lambda text: bool(text.encode().strip())) | st.integers(-(10**20), 10**20)
+    keys = data.draw(st.lists(st.tuples(*[part] * parts), min_size=1, max_size=30))
+    distinct = {tuple(str(one).encode().strip() for one in key): key for key in keys}
+    declared = DeclaredKeys(list(distinct.values()))
+    rows = data.draw(
+        st.lists(st.sampled_from(list(distinct)) | st.tuples(*[TEXTS] * parts), max_size=50)
+    )
+    columns = [[row[one] for row in rows] for one in range(parts)]
+    found = declared.find(*map(RawTexts.of, columns)).tolist()
+    assert found == declared.indexes(*columns).tolist()
+    assert found == [
+        list(distinct).index(stripped) if stripped in distinct else UNDECLARED
+        for row in rows
+        for stripped in [tuple(cell.strip() for cell in row)]
+    ]
+
+
+def test_of_a_slice_of_many_keys_each_is_found():
+    keys = DeclaredKeys([(f"meter number {index}", index) for index in range(20_000)])
+    order = np.random.default_rng(1).permutation(20_000).tolist()
+    names = [f"meter number {index}".encode() for index in order]
+    numbers = [str(index).encode() for index in order]
+    assert keys.find(RawTexts.of(names), RawTexts.of(numbers)).tolist() == order
+    # one row of each in the wrong company
+    assert set(keys.find(RawTexts.of(names[1:]), RawTexts.of(numbers[:-1])).tolist()) == {-1}
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary", "int64", "uint8"])
+def test_every_type_of_a_parquet_column_holds_keys(tmp_path, kind):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    column = arrow.array([3, 1, None, 7, 1, 3])
+    if "int" in kind:
+        column = column.cast(kind)
+    else:
+        column = column.cast("string")
+        column = column.dictionary_encode() if kind == "dictionary" else column.cast(kind)
+    table = arrow.table({"k": column, "x": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]})
+    parquet.write_table(table, tmp_path / "d.parquet", row_group_size=4)
+    keys = DeclaredKeys([(1,), ("3",)])
+    for block_rows in (1, 2, 6):
+        options = {"keys": keys, "key_columns": ["k"], "block_rows": block_rows}
+        blocks = list(read(tmp_path / "d.parquet", "x", **options))
+        assert np.concatenate([block.key_of for block in blocks]).tolist() == [1, 0, -1, -1, 0, 1]

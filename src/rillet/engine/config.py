@@ -157,11 +157,14 @@ def _checked(tables: _Tables, folder: Path) -> Config:
 def read_keys(path: Path, parts: int) -> tuple[Key, ...]:
     """Declared keys from a file: one key per line, its parts separated by commas."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InputError(f"{path}: expected one key per line, found: {reason}") from None
-    keys = tuple(tuple(cell.strip() for cell in line.split(",")) for line in lines if line.strip())
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    if parts == 1 and "," not in text:  # usual, and quick for a million
+        return tuple(zip(lines, strict=True))
+    keys = tuple(tuple(cell.strip() for cell in line.split(",")) for line in lines)
     for key in keys:
         if len(key) != parts:
             raise InputError(

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -91,8 +92,15 @@ def declared_keys(keys: Any) -> tuple[Key, ...]:
     """Check declared keys; a key that is not a tuple or a list is one part."""
     if not isinstance(keys, Iterable) or isinstance(keys, str | bytes | Mapping | Set):
         raise ParameterError("keys", "a list of keys", keys)
+    listed: tuple[Any, ...] = tuple(keys)
+    if set(map(type, listed)) == {str}:
+        listed = tuple(zip(listed, strict=True))
+    if set(map(type, listed)) == {tuple} and all(listed):
+        kinds = set(map(type, chain.from_iterable(listed)))
+        if kinds == {str} and len(set(listed)) == len(listed):  # usual, and quick for a million
+            return listed
     declared: dict[tuple[str, ...], Key] = {}
-    for given in keys:
+    for given in listed:
         parts = given if isinstance(given, tuple | list) else (given,)
         key = tuple(part.item() if isinstance(part, np.generic) else part for part in parts)
         if not key or not all(type(part) in (str, int) for part in key):

@@ -22,7 +22,7 @@ from rillet.extras import import_extra
 from rillet.gather.clock import as_times, read_times
 from rillet.source.base import Block, FloatArray, IntArray, Position, RawRows, is_integer
 from rillet.source.cells import find_column, numbers, text_of
-from rillet.source.keys import Wanted
+from rillet.source.keys import RawTexts, Wanted
 
 __all__ = ["check_parquet", "parquet_blocks"]
 
@@ -107,8 +107,12 @@ def _blocks(
     arrow, parquet = _pyarrow()
     try:
         with Path(path).open("rb") as stream:
-            # As dictionaries, because pyarrow refuses some text that is not UTF-8 otherwise.
-            file = parquet.ParquetFile(stream, pre_buffer=False, read_dictionary=columns)
+            # As dictionaries, because pyarrow refuses some text that is not UTF-8 otherwise, but
+            # for keys: of many keys a dictionary takes longer than all the rest.
+            schema, keys = parquet.read_schema(stream), wanted.keys
+            plain = columns[1 : 1 + keys.parts] if keys else []
+            coded = [c for c in columns if c not in plain or schema.field(c).type != arrow.string()]
+            file = parquet.ParquetFile(stream, pre_buffer=False, read_dictionary=coded)
             total = file.metadata.num_rows
             raw_parts = _raw_parts(arrow, file, columns, wanted, block_rows, rows)
             for raw_rows in _recut(raw_parts, block_rows):
@@ -140,10 +144,15 @@ def _raw_parts(
         to_skip -= len(batch) - len(raw_batch)
         raw_values, *raw_others = (raw_batch.column(column) for column in columns)
         raw_at = None if wanted.time is None else _raw_times(arrow, raw_others.pop(), wanted.zone)
+        raw_key_of, keys = None, wanted.keys
+        if keys is not None:
+            raw_parts = [_raw_bytes(arrow, column) for column in raw_others[: keys.parts]]
+            raw_key_of, raw_others = keys.find(*raw_parts), raw_others[keys.parts :]
         yield wanted.raw_rows(
             _raw_numbers(arrow, raw_values),
             [_raw_texts(arrow, column) for column in raw_others],
             raw_at,
+            raw_key_of=raw_key_of,
         )
 
 
@@ -194,6 +203,19 @@ def _raw_numbers(arrow: Any, raw_column: Any) -> FloatArray:
     # Not safe: integers beyond 2^53 are rounded instead of refused, since no value may raise.
     raw_floats = raw_column.cast(arrow.float64(), safe=False)
     return np.array(raw_floats.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _raw_bytes(arrow: Any, raw_column: Any) -> RawTexts:
+    """Return the text of each member; an empty one where there is none."""
+    raw_column = _raw_cells(arrow, raw_column)
+    if not arrow.types.is_binary(raw_column.type):
+        raw_column = raw_column.cast(arrow.string()).cast(arrow.binary())
+    _, raw_offsets, raw_bytes = raw_column.buffers()
+    offsets = np.frombuffer(raw_offsets, np.int32, len(raw_column) + 1, 4 * raw_column.offset)
+    return RawTexts(
+        offsets.astype(np.int64),
+        np.frombuffer(b"" if raw_bytes is None else raw_bytes, np.uint8)[: offsets[-1]],
+    )
 
 
 def _raw_texts(arrow: Any, raw_column: Any) -> list[bytes]:
