@@ -16,7 +16,11 @@ BENCH_STAMP := $(BENCH)/.installed
 # pip's own remarks about itself do not help anybody who typed `make test`.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test long check lint format types contracts docs bench demo constraints clean
+# The chart library of the page: files of a registry package, taken when rillet is set up.
+CHART  := src/rillet/web/static/vendor
+CHART_STAMP := $(CHART)/.version
+
+.PHONY: help setup chart test long check lint format types contracts docs bench demo constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -24,7 +28,12 @@ help: ## list the targets
 
 # --- set-up -------------------------------------------------------------------------------------
 
-setup: $(STAMP) ## make .venv with everything in it; the other targets do this by themselves
+setup: $(STAMP) $(CHART_STAMP) ## make .venv with everything in it; the other targets do this by themselves
+
+chart: $(CHART_STAMP) ## fetch the chart library of the live page
+
+$(CHART_STAMP): scripts/chart.py
+	$(PYTHON) scripts/chart.py $(CHART)
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -49,10 +58,10 @@ $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt bench
 
 # --- tests and checks ---------------------------------------------------------------------------
 
-test: $(STAMP) ## run all tests but the long ones
+test: $(STAMP) $(CHART_STAMP) ## run all tests but the long ones
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
-long: $(STAMP) ## run the tests that take minutes
+long: $(STAMP) $(CHART_STAMP) ## run the tests that take minutes
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m long
 
 check: lint types contracts docs ## ruff, mypy, import contracts, documentation: all must be clean
@@ -101,6 +110,6 @@ constraints: ## renew both files of pinned versions from clean environments
 	write benchmarks/constraints.txt "the benchmarks run"
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(BENCH) $(CHART) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache benchmarks/results
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,10 @@ from rillet.errors import OutputError, ParameterError, RilletError, StateError, 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
 #: In the order in which a newcomer meets them; each is a module of this package.
-COMMANDS = ("demo", "plan", "run", "state", "ledger", "diagnose", "reproduce")
+COMMANDS = (
+    *("demo", "plan", "run", "serve", "watch", "plot"),
+    *("state", "ledger", "diagnose", "reproduce"),
+)
 
 _INTERRUPTED = 130
 _UNFORESEEN = 1

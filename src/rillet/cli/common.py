@@ -52,7 +52,7 @@ def add_command(
     description = textwrap.dedent(settings.pop("description")).strip()
     summary = " ".join(description.split("\n\n", maxsplit=1)[0].split())
     parser: CommandParser = subparsers.add_parser(
-        name, help=summary, description=description, **settings
+        name, help=summary.replace("%", "%%"), description=description, **settings
     )
     parser.set_defaults(run=run)
     return parser

@@ -260,7 +260,7 @@ def _standing(race: Race) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from rillet.cli.plot import COLOURS
+    from rillet.cli.text_plot import COLOURS
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("", no_wrap=True, min_width=17)
@@ -304,7 +304,7 @@ def _sparks(race: Race) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from rillet.cli.plot import COLOURS, sparkline
+    from rillet.cli.text_plot import COLOURS, sparkline
 
     grid = Table.grid(padding=(0, 1))
     grid.add_row(Text("|error| so far"), Text("(log scale, a cent to $100)", style="dim"))
@@ -398,7 +398,7 @@ def _picture(race: Race, path: Path) -> None:
     """Save the picture, or say what is missing: the numbers stand without it."""
     try:
         from rillet.cli.picture import Track, demo_picture
-        from rillet.cli.plot import COLOURS
+        from rillet.cli.text_plot import COLOURS
 
         tracks = []
         for index, runner in enumerate(race.runners):

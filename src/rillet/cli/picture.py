@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.cli.plot import COLOURS
+from rillet.cli.text_plot import COLOURS
 from rillet.errors import OutputError, ParameterError
 from rillet.extras import import_extra
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rillet.cli.compare import Comparison
     from rillet.release import Releases
 
-__all__ = ["Track", "demo_picture", "plan_picture"]
+__all__ = ["Track", "demo_picture", "plan_picture", "release_picture"]
 
 FloatArray = NDArray[np.float64]
 
@@ -213,6 +213,78 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         fontsize=11,
     )
     _save(figure, Path(path))
+
+
+def release_picture(
+    releases: Releases, keys: Mapping[str, int], *, along: str | None, path: Path
+) -> None:
+    """A panel for each key: lines with their bands, quantiles as a fan, a histogram as bars.
+
+    ``keys`` has the index of each key among those of the releases, by its title.
+    """
+    from rillet.sink.names import edges, share
+
+    size = (9.4, max(2.6 * len(keys), 4.0) + 0.6)
+    figure, axes = _figure(len(keys), size=size, ratios=[1.0] * len(keys))
+    shares = [share(name) for name in releases.names]
+    bins = [edges(name) for name in releases.names]
+    if along is None:
+        distinct = len(np.unique(releases.at))
+        along = "time" if distinct * 2 > len(releases) // max(len(releases.keys), 1) else "t"
+    for (title, index), axis in zip(keys.items(), axes, strict=True):
+        chosen = np.flatnonzero(releases.key_of == index)
+        if all(bin_ is not None for bin_ in bins):
+            _bars(axis, releases, int(chosen[-1]))
+        else:
+            some = chosen[_thin(len(chosen), _POINTS)]
+            x = releases.at[some] if along == "time" else releases.t[some]
+            fan = all(level is not None for level in shares)
+            for name, level in sorted(
+                zip(releases.names, shares, strict=True), key=lambda pair: pair[1] or 0.0
+            ):
+                part = releases[name]
+                low, high = (bound[some] for bound in part.noise_interval(0.95))
+                width = 1.6 if not fan or level == 0.5 else 1.0
+                colour = COLOURS[1][1] if fan else COLOURS[(1 + releases.names.index(name)) % 4][1]
+                axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+                axis.plot(x, part.value[some], color=colour, linewidth=width, label=name)
+            _tame(axis, releases, some)
+            if along == "t":
+                axis.xaxis.set_major_formatter(_thousands())
+        if title != "[]":
+            axis.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
+    if len(releases.names) > 1 and any(bin_ is None for bin_ in bins):
+        axes[0].legend(frameon=False, ncols=6, fontsize=9, loc="upper right")
+    else:
+        axes[0].set_ylabel("observations" if bins[0] else releases.names[0])
+    if along == "t" and bins[0] is None:
+        axes[-1].set_xlabel("t: observations so far, or ticks")
+    figure.suptitle("Releases with their 95 % intervals", fontsize=13, fontweight="bold")
+    _save(figure, path)
+
+
+def _bars(axis: Any, releases: Releases, last: int) -> None:
+    """The last histogram, with whiskers."""
+    parts = [releases[name] for name in releases.names]
+    values = np.array([part.value[last] for part in parts])
+    sides = np.array([[side[last] for side in part.noise_interval(0.95)] for part in parts]).T
+    x = np.arange(len(values))
+    axis.bar(x, values, 0.86, color=COLOURS[1][1], alpha=0.35, edgecolor=COLOURS[1][1])
+    reach = np.abs(sides - values)
+    axis.errorbar(x, values, reach, fmt="none", ecolor=_INK, elinewidth=1.0, capsize=3)
+    axis.set_xticks(x, releases.names, rotation=30 if len(x) > 8 else 0)
+    axis.grid(visible=False, axis="x")
+
+
+def _tame(axis: Any, releases: Releases, some: NDArray[np.int64]) -> None:
+    """The first releases may be far off: the scale follows the later half, mostly."""
+    later = some[len(some) // 2 :]
+    sides = [side[later] for name in releases.names for side in releases[name].noise_interval(0.95)]
+    low, high = float(np.nanmin(sides)), float(np.nanmax(sides))
+    if np.isfinite([low, high]).all() and low < high:
+        room = 0.35 * (high - low)
+        bottom, top = axis.get_ylim()
+        axis.set_ylim(max(bottom, low - room), min(top, high + room))
 
 
 # --- Parts ---------------------------------------------------------------------------------------

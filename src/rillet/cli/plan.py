@@ -248,7 +248,7 @@ def _empty_table(title: str, comparison: Comparison) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from rillet.cli.plot import COLOURS
+    from rillet.cli.text_plot import COLOURS
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column(title, no_wrap=True)
@@ -413,7 +413,7 @@ def _chart(comparison: Comparison, known: Sequence[Forecast]) -> RenderableType:
     from rich.text import Text
 
     from rillet.cli.forecast import curve
-    from rillet.cli.plot import COLOURS, Curve, chart
+    from rillet.cli.text_plot import COLOURS, Curve, chart
 
     width = 60 if sys.stdout.isatty() else 64
     first = max(1, comparison.times[0] // 10)

@@ -1,133 +1,69 @@
-"""Small plots in text: a braille chart of curves, and sparklines.
+"""``rillet plot``: a picture of releases.
 
-**Privacy.** Draws what it is given: released values, public numbers.
+**Privacy.** Draws what was released.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import argparse
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-__all__ = ["COLOURS", "Curve", "chart", "sparkline"]
-
-FloatArray = NDArray[np.float64]
-
-#: Names for a terminal and, in the same order, Okabe and Ito's colours, which everybody can tell.
-COLOURS = (
-    ("dark_orange", "#D55E00"),
-    ("dodger_blue1", "#0072B2"),
-    ("spring_green3", "#009E73"),
-    ("orchid", "#CC79A7"),
-)
-
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_BARS = " ▁▂▃▄▅▆▇█"
+from rillet.cli.common import add_command, examples, say
+from rillet.errors import InputError, ParameterError
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points of one curve, with a label and a colour of rich."""
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    parser = add_command(
+        subparsers,
+        "plot",
+        run,
+        description="""
+        Draw releases with their 95 % intervals as a picture: PNG, SVG or PDF, by its name.
 
-    x: FloatArray
-    y: FloatArray
-    label: str
-    colour: str
-
-
-def chart(
-    curves: Sequence[Curve],
-    *,
-    width: int = 72,
-    height: int = 12,
-    unit: str = "",
-    along: str = "observations",
-) -> Text:
-    """Curves on logarithmic axes, in braille: two by four dots to a character."""
-    from rich.text import Text
-
-    xs = np.log(np.concatenate([curve.x for curve in curves]))
-    ys = np.log(np.concatenate([curve.y for curve in curves]))
-    left, right = float(xs.min()), float(xs.max())
-    low, high = float(ys.min()), float(ys.max())
-    right, high = max(right, left + 1e-9), max(high, low + 1e-9)
-    cells = np.zeros((height, width), dtype=np.int64)
-    colours = np.full((height, width), "", dtype=object)
-    ends: list[tuple[int, int, Curve]] = []
-    for curve in curves:
-        columns = np.arange(2 * width)
-        positions = left + columns / (2 * width - 1) * (right - left)
-        inside = (positions >= math.log(curve.x[0]) - 1e-9) & (
-            positions <= math.log(curve.x[-1]) + 1e-9
-        )
-        values = np.interp(positions[inside], np.log(curve.x), np.log(curve.y))
-        rows = ((high - values) / (high - low) * (4 * height - 1)).round().astype(int)
-        previous = None
-        for column, row in zip(columns[inside].tolist(), rows.tolist(), strict=True):
-            start = row if previous is None else previous + int(np.sign(row - previous))
-            step = 1 if row >= start else -1
-            for dot in range(start, row + step, step):
-                cells[dot // 4, column // 2] |= _DOTS[column % 2][dot % 4]
-                colours[dot // 4, column // 2] = curve.colour
-            previous = row
-        if previous is not None:
-            ends.append((previous, len(ends), curve))
-    names = _label_rows(ends, height)
-    text = Text()
-    for row in range(height):
-        height_here = math.exp(high - (row + 0.5) / height * (high - low))
-        label = _short(height_here) if row % 3 == 0 or row == height - 1 else ""
-        text.append(f"{label:>9} ┤")
-        for cell, colour in zip(cells[row].tolist(), colours[row].tolist(), strict=True):
-            text.append(chr(0x2800 + cell), style=colour)
-        if row in names:
-            text.append(f" {names[row].label}", style=names[row].colour)
-        text.append("\n")
-    text.append(f"{unit:>9} └" + "─" * width + "\n")
-    marks = [_short(math.exp(left + share * (right - left))) for share in (0, 0.5, 1)]
-    middle = marks[1].center(width - len(marks[0]) - len(marks[2]))
-    text.append(" " * 11 + marks[0] + middle + marks[2] + f"  {along}")
-    return text
+        RELEASES is the folder of a durable run, a database of releases, or a file of JSON lines.
+        A histogram is drawn as bars, quantiles as a fan, everything else as lines, one panel for
+        each key.
+        """,
+        epilog=examples(
+            ("rillet plot live --out live.png", "all keys of a run, at most eight"),
+            ("rillet plot releases.jsonl --key north --out north.svg", "one key of a file"),
+        ),
+    )
+    parser.add_argument("releases", metavar="RELEASES", help="a folder, releases.db or JSON lines")
+    parser.add_argument(
+        "--out", default="releases.png", metavar="FILE", help="the picture (default releases.png)"
+    )
+    parser.add_argument(
+        "--key", action="append", metavar="K", help="only this key; may be given several times"
+    )
+    parser.add_argument(
+        "--along",
+        choices=("time", "t"),
+        help="the axis: time, or the number of observations (default: what tells more)",
+    )
 
 
-def sparkline(values: FloatArray, *, low: float, high: float, width: int) -> str:
-    """Positive values as bars on a logarithmic scale; NaN is a space."""
-    if not len(values):
-        return " " * width
-    groups = np.array_split(values, min(width, len(values)))
-    bars = []
-    for group in groups:
-        good = group[np.isfinite(group)]
-        if not len(good):
-            bars.append(" ")
-            continue
-        middle = max(float(np.sqrt(np.mean(good**2))), 1e-300)
-        share = (math.log(middle) - math.log(low)) / max(math.log(high) - math.log(low), 1e-9)
-        bars.append(_BARS[1 + min(7, max(0, int(share * 8)))])
-    return "".join(bars).ljust(width)
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from rillet.cli.picture import release_picture
+    from rillet.release import key_shown
+    from rillet.sink.reading import read_releases
 
-
-def _label_rows(ends: list[tuple[int, int, Curve]], height: int) -> dict[int, Curve]:
-    """A row for each label, where its curve ends or as near as order and room allow."""
-    rows: dict[int, Curve] = {}
-    below = height
-    for left, (dot, _, curve) in enumerate(sorted(ends, key=lambda end: end[:2], reverse=True)):
-        row = max(min(dot // 4, below - 1), len(ends) - left - 1)
-        rows[row] = curve
-        below = row
-    return rows
-
-
-def _short(value: float) -> str:
-    if value >= 1e6:
-        return f"{value / 1e6:.3g}M" if value < 1e9 else f"{value:.1e}"
-    if value >= 1e4:
-        return f"{value / 1e3:.3g}k"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    found = read_releases(args.releases)
+    if not len(found):
+        raise InputError(f"{args.releases}: expected releases, found none yet")
+    shown = {str(key_shown(key)): index for index, key in enumerate(found.keys)}
+    wanted = args.key or list(shown)[:8]
+    for key in wanted:
+        if key not in shown:
+            raise ParameterError("key", f"one of {', '.join(list(shown)[:20])}", key)
+    release_picture(
+        found, {key: shown[key] for key in wanted}, along=args.along, path=Path(args.out)
+    )
+    more = len(shown) - len(wanted)
+    say(f"{args.out}: {len(wanted)} keys" * (len(shown) > 1) + args.out * (len(shown) == 1))
+    if more and not args.key:
+        say(f"{more:,} more keys; name those to draw with --key")
+    return 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from rillet.engine.about import told
 from rillet.engine.config import Config, load_config
 from rillet.engine.job import Courier, Job, Summary, check_replay
 from rillet.engine.metrics import listening
@@ -150,6 +151,8 @@ def _opened(
         )
         if serve is not None:
             serve(lambda: job.summary)
+        if config.state is not None:
+            stack.enter_context(told(config.state, config.plan, lambda: job.summary))
         log.info(
             "%s: %s, %s so far, %s",
             "going on" if streams.absorbed else "beginning",

@@ -46,6 +46,11 @@ def _encode(parts: tuple[KeyPart, ...]) -> bytes:
     return bytes(encoded)
 
 
+def access_token() -> str:
+    """Draw a token for somebody who asks over a network: 256 bits as text."""
+    return secrets.token_urlsafe(32)
+
+
 class Secret:
     """Key material for noise: 256 bits, a scope, and the number of ratchet steps taken.
 

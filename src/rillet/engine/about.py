@@ -1,0 +1,133 @@
+"""What a durable run tells whoever shows its releases: two small public files in its folder.
+
+``about.json`` has the plan in words and numbers, written when the run starts; ``progress.json``
+how far the run is, written again while it lives.  With ``releases.db`` they are all that a page
+needs, so whatever shows results never opens the state.
+
+**Privacy.** Public numbers only: what :meth:`rillet.Plan.describe`, its charges and
+:class:`rillet.engine.job.Summary` say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rillet.errors import OutputError
+from rillet.release import key_shown
+from rillet.times import SECOND, show_moment
+
+if TYPE_CHECKING:
+    from rillet.engine.job import Summary
+    from rillet.plan import Plan
+
+ABOUT: Final = "about.json"
+PROGRESS: Final = "progress.json"
+#: Seconds between two looks at the summary, and at most between two writings.
+_LOOK, _LONGEST = 0.5, 5.0
+
+
+def about(plan: Plan) -> dict[str, Any]:
+    """The public facts of a plan, for a page."""
+    layout, clock = plan.layout, plan.clock
+    charges = layout.charges()
+    worst = charges.worst()
+    return {
+        "format": "rillet-about-1",
+        "statistic": json.loads(plan.to_json())["statistic"],
+        "promise": {
+            part.name: getattr(plan.guarantee, part.name) for part in fields(plan.guarantee)
+        },
+        "unit": "observation" if plan.unit is None else "person",
+        "every": layout.every if clock is None else None,
+        "every_seconds": None if clock is None else clock.every / SECOND,
+        "lag": layout.lag,
+        "first_release": layout.first_release,
+        "first_release_at": None
+        if clock is None
+        else show_moment(clock.end_of(layout.first_release)),
+        "length": layout.length if layout.length_is_known else None,
+        "keys": [key_shown(key) for key in plan.keys],
+        "description": plan.describe().splitlines(),
+        "charges": [
+            {
+                "label": event.label,
+                "first": event.first,
+                "last": event.last,
+                "due": event.due,
+                "cost": str(event.cost),
+            }
+            for event in charges.events
+        ],
+        "charged_to": charges.unit,
+        "worst": None if worst is None else str(worst.cost),
+    }
+
+
+@contextmanager
+def told(folder: Path, plan: Plan, summary: Callable[[], Summary]) -> Iterator[None]:
+    """Write both files, and keep the second up to date until the run ends.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written at the start.  Later the run goes on without.
+    """
+    ended = threading.Event()
+
+    def progress(*, running: bool) -> None:
+        now = summary()
+        content = {
+            "running": running,
+            "absorbed": now.observations,
+            "releases": now.releases,
+            "delivered": now.delivered,
+            "last_block": now.last_block or None,
+            "updated": time.time(),
+        }
+        _write(folder / PROGRESS, content)
+
+    def keep_telling() -> None:
+        written, told_at = summary().observations, time.monotonic()
+        while not ended.wait(_LOOK):
+            now = summary().observations
+            if now != written or time.monotonic() - told_at > _LONGEST:
+                written, told_at = now, time.monotonic()
+                try:
+                    progress(running=True)
+                except OSError:
+                    return
+
+    try:
+        _write(folder / ABOUT, about(plan))
+        progress(running=True)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: expected to write {ABOUT} there, found: {error.strerror}"
+        ) from None
+    thread = threading.Thread(target=keep_telling, name="rillet-about", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError):
+            progress(running=False)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Replace the file at once; all may read it whom the umask and the folder let."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        json.dump(content, stream, ensure_ascii=False)
+    beside.replace(path)
