@@ -313,7 +313,7 @@ def test_no_question_makes_a_server_error(world, mode):
             operation = result.ok()
             generation = schemathesis.GenerationMode[mode]
 
-            @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
             @given(case=operation.as_strategy(generation_mode=generation))
             def probe(case):
                 response = case.call()

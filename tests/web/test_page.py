@@ -268,7 +268,7 @@ def test_500_keys_stay_usable(chromium, tmp_path, pictures):
 def test_a_histogram_is_drawn_as_one(chromium, histogram_world, pictures):
     with served(make_app(histogram_world.folder)) as server, tab(chromium) as page:
         page.open(server.url, "live")
-        assert page.text("#value") == "20 – 30"
+        page.wait_for_text("#value", "20 – 30")
         assert page.ink() > 50_000
         label = page.page.get_attribute("#chart", "aria-label")
         assert label.startswith("Histogram of 10 bins")
@@ -284,7 +284,7 @@ def test_quantiles_are_drawn_as_a_fan(chromium, quantile_world, pictures):
     app = make_app(quantile_world.folder)
     with served(app) as server, tab(chromium, color_scheme="dark") as page:
         page.open(server.url, "live")
-        assert "median" in page.text("#reach")
+        page.wait_for_text("#reach", "median")
         assert page.ink() > 100_000
         page.page.focus("#chart")
         page.page.keyboard.press("End")

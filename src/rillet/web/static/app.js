@@ -315,7 +315,7 @@ function tell() {
     setState("empty", "waiting", "Nothing has been released yet, and no run has begun here. This page shows the first release when it comes.");
   } else if (!now.keys.has(now.key)) {
     setState("learning", "learning");
-  } else {
+  } else if (now.data) {
     setState("live", "live");
   }
   showLearning();
