@@ -415,12 +415,11 @@ class Layout:
         last leaf with the worth w_c,j and J the last; that of a window is the difference of two.
         """
         terms = _Terms(self, np.asarray(leaves), worth)
-        first = np.array(warm_up)
 
         def covariance(one: int, other: int) -> FloatArray:
             found = terms.covariance(one, other)
-            if len(first):
-                found += float(first[one] @ first[other]) * self._warm_up_node_variance
+            if warm_up:
+                found = found + _dot(warm_up[one], warm_up[other]) * self._warm_up_node_variance
             return found
 
         return covariance
@@ -636,31 +635,37 @@ class _Terms:
 
     Some of these are fixed, the last ones before the worth of lattice units changed; others move
     with the leaf of the reading: that leaf itself, and for a window the last one before it.  What
-    each column's prefix noise counts for each reading is an array (leaves or 1, readings, columns).
+    each column's prefix noise counts for each reading is a number, or an array with one for each
+    leaf; all is done leaf by leaf, so that nothing depends on which others are asked for beside it.
     """
 
     def __init__(self, layout: Layout, leaves: IntArray, worth: Sequence[Worth]) -> None:
         assert layout.main is not None
-        self._main, self._leaves = layout.main, leaves
-        begins, units = [begin for begin, _ in worth], np.array([each for _, each in worth])
+        self._main = layout.main
+        units = [each for _, each in worth]
         window, theta = layout.memory.window, layout.discount
-        changed = [j for j in range(1, len(worth)) if worth[j][1] != worth[j - 1][1]]
+        changed = [j for j in range(1, len(worth)) if not _equal(units[j - 1], units[j])]
         if window is not None and len(leaves):
-            changed = [j for j in changed if begins[j] >= leaves.min() - window]
-        self._ends = np.array([begins[j] for j in changed], np.int64)
-        self._change = np.array([units[j - 1] - units[j] for j in changed])
-        self._felt: FloatArray = np.ones((1, len(changed)))
+            oldest = leaves.min() - window
+            changed = [j for j in changed if worth[j][0] >= oldest]
+        self._ends = [worth[j][0] for j in changed]
+        self._changes = [_difference(units[j - 1], units[j]) for j in changed]
+        self._felt: list[Any] = [1.0] * len(changed)
         if window is not None:
-            self._felt = (self._ends >= leaves[:, None] - window).astype(np.float64)
+            self._felt = [(leaves - window <= end) * 1.0 for end in self._ends]
         elif theta != 1.0:
-            self._felt = np.power(theta, leaves[:, None] - self._ends.astype(np.float64))
-        self._moving: list[tuple[IntArray, FloatArray]] = [(leaves, units[-1:])]
+            self._felt = [np.power(theta, (leaves - end) * 1.0) for end in self._ends]
+        self._now, self._units = leaves, units[-1]
+        self._before: IntArray | None = None
         if window is not None and len(leaves) and leaves.max() > window:
-            before = leaves - window
-            in_force = np.maximum(np.searchsorted(begins, before, side="left") - 1, 0)
-            self._moving.append((before, -units[in_force]))
+            self._before = leaves - window
+            begins = [begin for begin, _ in worth]
+            in_force = np.maximum(np.searchsorted(begins, self._before, side="left") - 1, 0)
+            self._units_before = _picked(units, in_force)
+        else:
+            self._units_before = units[-1]
 
-    def _covariance(self, earlier: Any, later: Any) -> FloatArray:
+    def _covariance(self, earlier: Any, later: Any) -> Any:
         """Covariance of the prefix noises at some leaves; before the first there is none.
 
         Leaf by leaf the same, however many are asked for at once.
@@ -668,7 +673,9 @@ class _Terms:
         strategy, leaves = self._main.strategy, self._main.leaves
         if earlier is later:
             return strategy.weights(leaves, earlier) * self._main.node_variance
-        begun = np.broadcast_to(earlier > 0, np.shape(later - earlier))
+        begun = np.broadcast_to(np.asarray(earlier) > 0, np.shape(later - earlier))
+        if begun.all():
+            return strategy.covariance(leaves, earlier, later) * self._main.node_variance
         found = np.zeros(begun.shape)
         if begun.any():
             both = (time[begun] if np.ndim(time) else time for time in (earlier, later))
@@ -676,54 +683,103 @@ class _Terms:
         return found * self._main.node_variance
 
     @cached_property
-    def _among_moving(self) -> list[tuple[int, int, FloatArray]]:
-        times = [time for time, _ in self._moving]
-        if len(times) == 1:
-            return [(0, 0, self._covariance(times[0], times[0]))]
-        now, before = times
+    def _of_now(self) -> Any:
+        return self._covariance(self._now, self._now)
+
+    @cached_property
+    def _of_before(self) -> tuple[Any, Any]:
+        """Of what a window leaves out: with the leaf itself, and alone."""
+        before = self._before
+        assert before is not None
         begun = np.maximum(before, 1)  # what is before the first leaf counts nothing
+        alone = np.where(before > 0, self._covariance(begun, begun), 0.0)
+        return self._covariance(before, self._now), alone
+
+    @cached_property
+    def _with_ends(self) -> list[tuple[Any, Any]]:
+        """Of each end with the leaf, and with the last one before a window, which may precede."""
+        before = self._before
         return [
-            (0, 0, self._covariance(now, now)),
-            (0, 1, self._covariance(before, now)),
-            (1, 1, np.where(before > 0, self._covariance(begun, begun), 0.0)),
+            (
+                self._covariance(end, self._now),
+                None if before is None else self._covariance(np.minimum(before, end), end),
+            )
+            for end in self._ends
         ]
 
     @cached_property
-    def _with_ends(self) -> list[list[FloatArray]]:
-        """Of each moving time with each end: those before a window have ends after them."""
-        now, *before = (time for time, _ in self._moving)
-        return [
-            [self._covariance(end, now) for end in self._ends],
-            *([self._covariance(np.minimum(t, end), end) for end in self._ends] for t in before),
-        ]
-
-    @cached_property
-    def _among_ends(self) -> FloatArray:
+    def _among_ends(self) -> list[tuple[int, int, Any]]:
         ends = self._ends
-        if len(self._moving) == 1:
-            return self._covariance(np.minimum.outer(ends, ends), np.maximum.outer(ends, ends))
-        # One by one: which ends are felt depends on the leaves, and what two have in common not.
-        return np.array([[self._covariance(*sorted((a, b)))[()] for a in ends] for b in ends])
+        return [
+            (i, j, self._covariance(np.minimum(ends[i], ends[j]), np.maximum(ends[i], ends[j])))
+            for i in range(len(ends))
+            for j in range(i + 1)
+        ]
 
     def covariance(self, one: int, other: int) -> FloatArray:
         """Covariance of the noise of two readings."""
-        found = np.zeros(len(self._leaves))
-        for i, j, between in self._among_moving:
-            first, second = self._moving[i][1], self._moving[j][1]
-            both = (first[:, one] * second[:, other]).sum(-1)
+        units, past, before = self._units, self._units_before, self._before
+        found: FloatArray = _dot(units[one], units[other]) * self._of_now
+        if before is not None:
+            between, alone = self._of_before
+            both = _dot(units[one], past[other]) + _dot(units[other], past[one])
+            found = found - both * between + _dot(past[one], past[other]) * alone
+        for change, felt, (now, then) in zip(
+            self._changes, self._felt, self._with_ends, strict=True
+        ):
+            both = _dot(units[one], change[other]) + _dot(units[other], change[one])
+            added = both * now
+            if then is not None:
+                both = _dot(past[one], change[other]) + _dot(past[other], change[one])
+                added = added - both * then
+            found = found + added * felt
+        rest: Any = 0.0
+        for i, j, between in self._among_ends:
+            both = _dot(self._changes[i][one], self._changes[j][other])
             if i != j:
-                both = both + (first[:, other] * second[:, one]).sum(-1)
-            found += both * between
-        if not len(self._ends):
-            return found
-        for (_, counts), with_ends in zip(self._moving, self._with_ends, strict=True):
-            for end, between in enumerate(with_ends):
-                change = self._change[end]
-                both = counts[:, one] @ change[other] + counts[:, other] @ change[one]
-                found += both * self._felt[:, end] * between
-        among = self._among_ends * (self._change[:, one] @ self._change[:, other].T)
-        found += ((self._felt @ among) * self._felt).sum(-1)
-        return found
+                both = both + _dot(self._changes[i][other], self._changes[j][one])
+            rest = rest + both * between * (self._felt[i] * self._felt[j])
+        return np.asarray(found + rest)
+
+
+def _equal(one: Units, other: Units) -> bool:
+    """Whether nothing has changed, as far as that can be told without looking at many keys."""
+    pairs = zip(_flat(one), _flat(other), strict=True)
+    return all(a is b or (np.ndim(a) == 0 == np.ndim(b) and a == b) for a, b in pairs)
+
+
+def _flat(units: Units) -> list[Any]:
+    return [each for reading in units for each in reading]
+
+
+def _difference(one: Units, other: Units) -> Units:
+    return tuple(
+        tuple(a - b for a, b in zip(first, second, strict=True))
+        for first, second in zip(one, other, strict=True)
+    )
+
+
+def _dot(one: Sequence[Any], other: Sequence[Any]) -> Any:
+    """Columns have independent noise: a sum over them, in their order."""
+    total = one[0] * other[0]
+    for a, b in zip(one[1:], other[1:], strict=True):
+        total = total + a * b
+    return total
+
+
+def _picked(units: Sequence[Units], numbers: IntArray) -> Units:
+    """For each leaf those of a number."""
+    place = np.arange(len(numbers))
+
+    def picked(each: list[Any]) -> Any:
+        if any(map(np.ndim, each)):
+            return np.array([np.broadcast_to(one, len(numbers)) for one in each])[numbers, place]
+        return np.array(each)[numbers]
+
+    return tuple(
+        tuple(picked([one[r][c] for one in units]) for c in range(len(units[0][r])))
+        for r in range(len(units[0]))
+    )
 
 
 def _identity(part: Statistic | Threshold | Strategy) -> dict[str, Any]:
