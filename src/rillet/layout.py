@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,6 +49,18 @@ _DRAWN_AHEAD_IN_ALL: Final = 2**20
 #: Where a leaf splits its budget, counting gets one of these shares of it: less than a fifth would
 #: save little, and leave no count at all.
 COUNT_SHARES: Final = tuple(Fraction(twentieths, 20) for twentieths in range(4, 19))
+
+
+#: Half-way between two of them, rounded down: a float above it is above the middle itself.
+_BETWEEN_SHARES: Final = tuple(
+    math.nextafter(float(middle), 0.0) if Fraction(float(middle)) > middle else float(middle)
+    for middle in ((one + other) / 2 for one, other in pairwise(COUNT_SHARES))
+)
+
+
+def nearest_share(count_share: Any) -> Any:
+    """Which of the :data:`COUNT_SHARES` is nearest, the smaller of two; of a number or an array."""
+    return np.searchsorted(_BETWEEN_SHARES, count_share, side="left")
 
 
 @dataclass(frozen=True)
@@ -185,11 +198,17 @@ class Layout:
 
         **Privacy.** Every share costs an observation at most what the segment says.
         """
-        steps, count = self.leaf.cut(segment.steps)
-        if self.leaf.splits:
-            share = min(COUNT_SHARES, key=lambda known: abs(known - Fraction(count_share)))
-            steps, count = self._split(segment.steps, share)
+        steps, count = self.cut(segment.steps, int(nearest_share(count_share)))
         return Grid(clipping.lower, clipping.upper, steps, count)
+
+    def cut(self, steps: int, number: int) -> tuple[int, int]:
+        """The lattice of so many steps, and what an observation counts on it.
+
+        ``number`` is that of the :data:`COUNT_SHARES` that counting gets, where a leaf splits.
+        """
+        if not self.leaf.splits:
+            return self.leaf.cut(steps)
+        return self._split(steps, COUNT_SHARES[number])
 
     def _split(self, steps: int, share: Fraction) -> tuple[int, int]:
         known: dict[tuple[int, Fraction], tuple[int, int]] = self.__dict__.setdefault("_splits", {})
@@ -769,6 +788,8 @@ def _dot(one: Sequence[Any], other: Sequence[Any]) -> Any:
 
 def _picked(units: Sequence[Units], numbers: IntArray) -> Units:
     """For each leaf those of a number."""
+    if len(numbers) == 1:
+        return units[int(numbers[0])]
     place = np.arange(len(numbers))
 
     def picked(each: list[Any]) -> Any:

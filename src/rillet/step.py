@@ -272,7 +272,7 @@ def _finish_warm_up(
     public range.
     """
     raw_values = np.concatenate([np.empty(0), *state.raw_buffer])
-    look, rate = _first_look(layout, state, counted(layout, raw_values)), None
+    look, rate = first_look(layout, state.secret, counted(layout, raw_values)), None
     if layout.clock is None:
         look = replace(look, observations=layout.lag)  # public, whatever is missing
     else:
@@ -337,7 +337,7 @@ def _finish_warm_up(
     return _begin_main(layout, state), [part]
 
 
-def _first_look(layout: Layout, state: StreamState, raw_values: FloatArray) -> Look:
+def first_look(layout: Layout, secret: Secret, raw_values: FloatArray) -> Look:
     """Release the first look: the threshold's own, or counts with Gaussian noise.
 
     **Privacy.** Costs a unit ``layout.threshold_cost``.
@@ -349,14 +349,14 @@ def _first_look(layout: Layout, state: StreamState, raw_values: FloatArray) -> L
             layout.bounds,
             layout.threshold_budget,
             layout.guarantee.delta,
-            state.secret,
+            secret,
             layout.setting,
         )
     exact_counts = threshold.count(raw_values, layout.bounds, None)
     look = later_look(
         noise,
         exact_counts,
-        look_noise(noise, state.secret, layout.lag, len(exact_counts)),
+        look_noise(noise, secret, layout.lag, len(exact_counts)),
         None,
     )
     return replace(look, observations=threshold.observed(look.noisy))
@@ -656,10 +656,10 @@ def read(
     for reading, worth in enumerate(units):
         total = prefixes[0] * worth[0]
         for prefix, each in zip(prefixes[1:], worth[1:], strict=True):
-            if each:
+            if type(each) is not float or each:
                 total += prefix * each
         total += anchor.sums[reading] * kept
-        if offsets and offsets[reading]:
+        if offsets and (type(offsets[reading]) is not float or offsets[reading]):
             total += offsets[reading] * layout.remembered(t, anchor.after)
         sums.append(total)
     return sums

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rillet.errors import ParameterError
 from rillet.noise import LARGEST_SCALE, IntArray
+from rillet.statistic import Range
 
 #: Exact sums stay below this, which leaves room for the noise in a signed 64-bit integer.
 LARGEST_SUM: Final = 2**61
@@ -82,21 +83,7 @@ class Grid:
         **Privacy.** Touches raw data; total: never raises because of a value.  -inf becomes 0,
         +inf becomes ``steps``, NaN the middle, ``steps // 2``.
         """
-        raw = np.asarray(raw_values, np.float64)
-        # Subtracting first turns a signalling NaN, which fmax would hand on, into a quiet one; as
-        # it is monotone, clipping afterwards gives the same floats.  It may overflow to infinity.
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.subtract(raw, self.lower, out=np.empty_like(raw))
-        missing = np.isnan(scaled)
-        # fmax returns the number when the other argument is NaN.
-        np.fmax(scaled, 0.0, out=scaled)
-        np.fmin(scaled, self.width, out=scaled)
-        scaled *= self.per_unit
-        np.rint(scaled, out=scaled)
-        units = scaled.astype(np.int64)
-        np.minimum(units, self.steps, out=units)
-        np.copyto(units, self.steps // 2, where=missing)  # as a float it could be another one
-        return units
+        return _quantise(raw_values, self.lower, self.width, self.per_unit, self.steps)
 
     def quantise_one(self, raw_value: float) -> int:
         """Quantise one float: the same integer as :meth:`quantise`, without arrays."""
@@ -114,6 +101,38 @@ class Grid:
     def step(self) -> float:
         """Width of a grid step (post-processing)."""
         return self.width / self.steps
+
+
+class Grids:
+    """A lattice for each of many values: those of keys whose ranges or steps differ."""
+
+    def __init__(self, clipping: Range, steps: IntArray, count: IntArray) -> None:
+        self.lower, self.upper = clipping.lower, clipping.upper
+        self.steps, self.count = steps, count
+        self._width = clipping.width
+        self._per_unit = steps / self._width
+
+    def quantise(self, raw_values: ArrayLike) -> IntArray:
+        """As :meth:`Grid.quantise`, each value on its own lattice."""
+        return _quantise(raw_values, self.lower, self._width, self._per_unit, self.steps)
+
+
+def _quantise(raw_values: ArrayLike, lower: Any, width: Any, per_unit: Any, steps: Any) -> IntArray:
+    raw = np.asarray(raw_values, np.float64)
+    # Subtracting first turns a signalling NaN, which fmax would hand on, into a quiet one; as it is
+    # monotone, clipping afterwards gives the same floats.  It may overflow to infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.subtract(raw, lower, out=np.empty_like(raw))
+    missing = np.isnan(scaled)
+    # fmax returns the number when the other argument is NaN.
+    np.fmax(scaled, 0.0, out=scaled)
+    np.fmin(scaled, width, out=scaled)
+    scaled *= per_unit
+    np.rint(scaled, out=scaled)
+    units: IntArray = scaled.astype(np.int64)
+    np.minimum(units, steps, out=units)
+    np.copyto(units, steps // 2, where=missing)  # as a float it could be another one
+    return units
 
 
 def check_range(lower: float, upper: float, *, learned: bool = False) -> tuple[float, float]:

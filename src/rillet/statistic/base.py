@@ -89,29 +89,33 @@ class Memory:
 
 
 class Lattice(Protocol):
-    """The clipping range in force, cut into steps (:class:`rillet.gather.grid.Grid`)."""
+    """The clipping range in force, cut into steps (:class:`rillet.gather.grid.Grid`).
+
+    Of many keys its numbers are arrays, with one for each value.
+    """
 
     @property
-    def lower(self) -> float:
+    def lower(self) -> Any:
         """Lower end of the range."""
 
     @property
-    def upper(self) -> float:
+    def upper(self) -> Any:
         """Upper end of the range."""
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Any:
         """The largest integer that a value can become."""
 
     @property
-    def count(self) -> int:
+    def count(self) -> Any:
         """What an observation adds to a column that counts."""
 
     def quantise(self, raw_values: Any) -> IntArray:
         """Clip to the range and round to 0 … steps; what is no number becomes the middle."""
 
     def quantise_one(self, raw_value: float) -> int:
-        """The same of one number."""
+        """The same of one number, on a lattice for all values."""
+        raise NotImplementedError
 
 
 class Leaf(ABC):
@@ -294,8 +298,11 @@ class Statistic(ABC):
         **Privacy.** Post-processing.
         """
 
-    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
-        """Share of the budget that counting is worth, where a leaf splits it: from releases."""
+    def count_share(self, sums: tuple[Any, ...], clipping: Range) -> Any:
+        """Share of the budget that counting is worth, where a leaf splits it: from releases.
+
+        Of numbers, or of arrays over keys.
+        """
         return 0.5
 
 

@@ -383,10 +383,11 @@ class Mean(Running):
     name: ClassVar[str] = "mean"
     _value: ClassVar[str] = "mean"
 
-    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+    def count_share(self, sums: tuple[Any, ...], clipping: Range) -> Any:
         """D/(a + D), with D the distance of the mean from the middle and a half the width."""
-        mean = sums[SUM] / sums[COUNT] if sums[COUNT] > 0 else clipping.lower
-        mean = min(max(mean, clipping.lower), clipping.upper)
+        some = np.asarray(sums[COUNT]) > 0
+        mean = np.where(some, sums[SUM] / np.where(some, sums[COUNT], 1.0), clipping.lower)
+        mean = np.clip(mean, clipping.lower, clipping.upper)
         return _share(abs(mean - clipping.middle), clipping)
 
 
@@ -403,7 +404,7 @@ class Sum(Running):
         known.pop("noise_covariance", None)
         return known
 
-    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+    def count_share(self, sums: tuple[Any, ...], clipping: Range) -> Any:
         """A sum is measured from 0: D is the distance of the middle from there."""
         return _share(abs(clipping.middle), clipping)
 
@@ -426,5 +427,5 @@ class Count(Remembering):
         return {"value": known["count"], "noise_std": totals.std, **known}
 
 
-def _share(distance: float, clipping: Range) -> float:
+def _share(distance: Any, clipping: Range) -> Any:
     return distance / (clipping.width / 2 + distance)
