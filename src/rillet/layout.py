@@ -140,6 +140,8 @@ class Layout:
     first_look: LookNoise | None = None
     #: Whether segments like the last one follow each other up to ``length``.
     repeats: bool = False
+    #: Whether all keys are stepped at once, and learn their ranges in groups.
+    fleet: bool = False
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -258,6 +260,7 @@ class Layout:
             if shared is None
             else [_identity(shared.threshold), shared.observations, str(shared.budget)],
             **({} if self.gate is None else {"gate": asdict(self.gate)}),
+            **({"fleet": True} if self.fleet else {}),
         }
 
     @cached_property
@@ -290,6 +293,8 @@ class Layout:
     @property
     def ratchet_every(self) -> int:
         """Leaves of the main mechanism under one key."""
+        if self.fleet:
+            return 1
         if not self.keys:
             return RATCHET_EVERY
         each = max(_LEAST_RATCHET_EVERY, _DRAWN_AHEAD_IN_ALL // self.keys)
@@ -438,7 +443,7 @@ class Layout:
         def covariance(one: int, other: int) -> FloatArray:
             found = terms.covariance(one, other)
             if warm_up:
-                found = found + _dot(warm_up[one], warm_up[other]) * self._warm_up_node_variance
+                found = found + dot(warm_up[one], warm_up[other]) * self._warm_up_node_variance
             return found
 
         return covariance
@@ -533,7 +538,7 @@ class Layout:
             if number:
                 covariance = self.covariances(leaves[here], units[:number], warm_up)
             else:
-                covariance = self._covariances_of_warm_up(int(here.sum()), warm_up)
+                covariance = self.covariances_of_warm_up(int(here.sum()), warm_up)
             leaf = self.leaf if number else self.warm_up_leaf
             totals = Totals(
                 remembered[here] if self.clock is None else None,
@@ -567,10 +572,10 @@ class Layout:
         steps, count = self.warm_up_leaf.cut(self.warm_up.steps)
         return self.warm_up_leaf.units(Grid(clipping.lower, clipping.upper, steps, count))
 
-    def _covariances_of_warm_up(self, count: int, units: Units) -> Callable[[int, int], FloatArray]:
-        worth = np.array(units)
+    def covariances_of_warm_up(self, count: int, units: Units) -> Callable[[int, int], FloatArray]:
+        """The same of the warm-up's sum, for so many releases of it."""
         return lambda one, other: np.full(
-            count, float(worth[one] @ worth[other]) * self._warm_up_node_variance
+            count, dot(units[one], units[other]) * self._warm_up_node_variance
         )
 
     @cached_property
@@ -738,25 +743,25 @@ class _Terms:
     def covariance(self, one: int, other: int) -> FloatArray:
         """Covariance of the noise of two readings."""
         units, past, before = self._units, self._units_before, self._before
-        found: FloatArray = _dot(units[one], units[other]) * self._of_now
+        found: FloatArray = dot(units[one], units[other]) * self._of_now
         if before is not None:
             between, alone = self._of_before
-            both = _dot(units[one], past[other]) + _dot(units[other], past[one])
-            found = found - both * between + _dot(past[one], past[other]) * alone
+            both = dot(units[one], past[other]) + dot(units[other], past[one])
+            found = found - both * between + dot(past[one], past[other]) * alone
         for change, felt, (now, then) in zip(
             self._changes, self._felt, self._with_ends, strict=True
         ):
-            both = _dot(units[one], change[other]) + _dot(units[other], change[one])
+            both = dot(units[one], change[other]) + dot(units[other], change[one])
             added = both * now
             if then is not None:
-                both = _dot(past[one], change[other]) + _dot(past[other], change[one])
+                both = dot(past[one], change[other]) + dot(past[other], change[one])
                 added = added - both * then
             found = found + added * felt
         rest: Any = 0.0
         for i, j, between in self._among_ends:
-            both = _dot(self._changes[i][one], self._changes[j][other])
+            both = dot(self._changes[i][one], self._changes[j][other])
             if i != j:
-                both = both + _dot(self._changes[i][other], self._changes[j][one])
+                both = both + dot(self._changes[i][other], self._changes[j][one])
             rest = rest + both * between * (self._felt[i] * self._felt[j])
         return np.asarray(found + rest)
 
@@ -778,7 +783,7 @@ def _difference(one: Units, other: Units) -> Units:
     )
 
 
-def _dot(one: Sequence[Any], other: Sequence[Any]) -> Any:
+def dot(one: Sequence[Any], other: Sequence[Any]) -> Any:
     """Columns have independent noise: a sum over them, in their order."""
     total = one[0] * other[0]
     for a, b in zip(one[1:], other[1:], strict=True):

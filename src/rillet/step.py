@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.gather.grid import LARGEST_SUM, Grid
-from rillet.layout import Layout, LookNoise, Segment, Worth
+from rillet.layout import Layout, LookNoise, Segment, Worth, dot
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Column, Key, Release, Releases, Rows, renumbered
 from rillet.statistic import Range, Totals, Units
@@ -42,7 +42,7 @@ _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
 _EXPLAINED: Final = 2.5
 #: A statistic that forgets chooses its range by the last so many looks.
-_LOOKS_KEPT: Final = 16
+LOOKS_KEPT: Final = 16
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _finish_warm_up(
     variance = strategy.weights(leaves, np.arange(1, count + 1)) * mechanism.node_variance
 
     def covariance(one: int, other: int) -> FloatArray:
-        return variance * float(np.array(units[one]) @ np.array(units[other]))
+        return np.asarray(variance * dot(units[one], units[other]))
 
     anchor = replace(
         anchor,
@@ -365,6 +365,13 @@ def first_look(layout: Layout, secret: Secret, raw_values: FloatArray) -> Look:
 def counted(layout: Layout, raw_values: FloatArray) -> FloatArray:
     """The values that enter counts: missing ones do not, where their number is protected."""
     return raw_values[~np.isnan(raw_values)] if layout.setting.hides_count else raw_values
+
+
+def filled(layout: Layout, raw_values: FloatArray) -> FloatArray:
+    """With what stands in for a missing value.  **Privacy.** Touches raw data; one by one."""
+    if layout.missing_value is None:
+        return raw_values
+    return np.where(np.isnan(raw_values), layout.missing_value, raw_values)
 
 
 def _sum_up(
@@ -753,7 +760,7 @@ def _finish_segment(
         if layout.memory.forgets:
             # What was added back stays as it was estimated then: windows are differences.
             anchor = replace(anchor, removed=removed)
-            looks, ranges = state.looks[-_LOOKS_KEPT:], state.ranges[-_LOOKS_KEPT:]
+            looks, ranges = state.looks[-LOOKS_KEPT:], state.ranges[-LOOKS_KEPT:]
             state = state.but(looks=looks, ranges=ranges)
     else:
         anchor = replace(anchor, removed=removed)
@@ -947,7 +954,7 @@ def _released(
     if not parts:
         return state, no_releases(layout, key)
     last = parts[-1].last()
-    (last_at,) = _times(layout, last.t, at).tolist()
+    (last_at,) = times_of(layout, last.t, at).tolist()
     latest = Release(key, int(last.t[0]), last_at, (_rows_of, layout, last))
     return state.but(latest=latest), Releases.join([_releases(layout, part, at) for part in parts])
 
@@ -982,9 +989,9 @@ def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: in
         [(anchor.range.lower, anchor.range.upper, anchor.clipped_share) for anchor in anchors]
     ).T
     keys, key_of = renumbered(tuple(indices), key_of)
-    clipping = _range(lower[part_of], upper[part_of])
+    clipping = ranges(lower[part_of], upper[part_of])
     releases = _table(layout, keys, key_of, whole, clipping, share[part_of], at)
-    for name in _numbers_of(layout):
+    for name in numbers_of(layout):
         releases.rows(name)
     return releases
 
@@ -992,13 +999,13 @@ def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: in
 def _releases(layout: Layout, part: Part, at: int) -> Releases:
     """The releases of one part, whose numbers are worked out when they are asked for."""
     anchor, count = part.anchor, len(part.t)
-    clipping = _range(_constant(anchor.range.lower, count), _constant(anchor.range.upper, count))
+    clipping = ranges(_constant(anchor.range.lower, count), _constant(anchor.range.upper, count))
     share = _constant(anchor.clipped_share, count)
     return _table(layout, (part.key,), constant_integer(0, count), part, clipping, share, at)
 
 
-def _range(lower: Any, upper: Any) -> Range:
-    """The ranges of many releases."""
+def ranges(lower: Any, upper: Any) -> Range:
+    """The ranges of many releases, or of many keys."""
     return Range(lower, upper)
 
 
@@ -1013,15 +1020,15 @@ def _table(
 ) -> Releases:
     statistic, t = layout.statistic, part.t
     numbers = _Numbers(layout, t, part.sums, part.covariance, clipping, part.complete)
-    columns: dict[str, Column] = dict.fromkeys(_numbers_of(layout), numbers)
-    for name, column in _clipping(layout, clipping, clipped_share).items():
+    columns: dict[str, Column] = dict.fromkeys(numbers_of(layout), numbers)
+    for name, column in clipping_fields(layout, clipping, clipped_share).items():
         ends = column if isinstance(column, np.ndarray) else _constant(column, len(t))
         columns[name] = ends if len(statistic.names) == 1 else np.repeat(ends, len(statistic.names))
     return Releases(
         keys,
         key_of,
         t,
-        _times(layout, t, at),
+        times_of(layout, t, at),
         statistic.names,
         columns,
         layout.noise_law,
@@ -1073,12 +1080,12 @@ class _Numbers:
             None if self.layout.setting.by_clock else self.layout.remembered(self.t[part]),
             tuple(total[part] for total in self.sums),
             cache(self.covariance(part)),
-            _range(self.clipping.lower[part], self.clipping.upper[part]),
+            ranges(self.clipping.lower[part], self.clipping.upper[part]),
             None if self.complete is None else self.complete[part],
         )
 
 
-def _numbers_of(layout: Layout) -> tuple[str, ...]:
+def numbers_of(layout: Layout) -> tuple[str, ...]:
     """Which numbers of the record a statistic has."""
     known: tuple[str, ...] | None = layout.__dict__.get("_numbers")
     if known is None:
@@ -1088,6 +1095,20 @@ def _numbers_of(layout: Layout) -> tuple[str, ...]:
         totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0), complete)
         known = layout.__dict__["_numbers"] = tuple(layout.statistic.numbers(totals))
     return known
+
+
+def values_of(
+    layout: Layout,
+    t: IntArray,
+    sums: list[FloatArray],
+    covariance: Covariance,
+    clipping: Range,
+    complete: NDArray[np.bool_] | None = None,
+) -> dict[str, FloatArray]:
+    """The statistic's numbers of some releases, by name."""
+    numbers = _Numbers(layout, t, sums, lambda _: covariance, clipping, complete)
+    whole = slice(0, len(t) * len(layout.statistic.names))
+    return {name: numbers(name, whole) for name in numbers_of(layout)}
 
 
 def release_rows(
@@ -1104,7 +1125,7 @@ def release_rows(
     totals = Totals(count, sums, covariance, anchor.range, complete)
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
-        **_clipping(layout, anchor.range, anchor.clipped_share),
+        **clipping_fields(layout, anchor.range, anchor.clipped_share),
         "noise_law": layout.noise_law,
         "post_processing": layout.post_processing,
     }
@@ -1118,12 +1139,12 @@ def release_rows(
     ]
 
 
-def _times(layout: Layout, t: IntArray, at: int) -> IntArray:
+def times_of(layout: Layout, t: IntArray, at: int) -> IntArray:
     """When releases come: at the end of their ticks, or all of them now."""
     return constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
 
 
-def _clipping(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
+def clipping_fields(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
     """The clipping range of a record; unknown where nothing is clipped."""
     clips = layout.statistic.clips
     return {

@@ -39,6 +39,7 @@ from rillet.step import (
     advance_parts,
     constant_integer,
     counted,
+    filled,
     in_order,
     no_releases,
     step,
@@ -338,11 +339,18 @@ class Streams(_Single):
                     wanted &= ~np.isnan(raw_values)
                 rows = np.flatnonzero(wanted)
                 wanted[rows], entries = gate.decide(person_of[rows], tick_of[rows])
-            raw_values, key_of, tick_of = raw_values[wanted], key_of[wanted], tick_of[wanted]
-            kept, releases = self._advance_each(layout, key_of, tick_of, raw_values, until)
-            for index, number in sequences.items():
-                known = kept.get(index) or self._store.read(layout, index)
-                kept[index] = replace(known, sequence=number)
+            if not wanted.all():
+                raw_values, key_of, tick_of = raw_values[wanted], key_of[wanted], tick_of[wanted]
+            fleet = self._store.fleet
+            kept: dict[int, Kept] = {}
+            if fleet is not None:
+                releases = fleet.advance(key_of, raw_values, tick_of, until)
+                fleet.note_sequence(sequences)
+            else:
+                kept, releases = self._advance_each(layout, key_of, tick_of, raw_values, until)
+                for index, number in sequences.items():
+                    known = kept.get(index) or self._store.read(layout, index)
+                    kept[index] = replace(known, sequence=number)
             batch = before.batch + (len(releases) > 0)
             source = before.absorbed if absorbed is None else absorbed
             progress = Progress(batch, 0, None, source, until)
@@ -424,11 +432,15 @@ class Streams(_Single):
         keep = np.ones(len(key_of), bool)
         last: dict[int, int] = {}
         for index, rows in rows_of_keys(key_of):
-            numbers, before = sequence[rows], self._read(index).sequence
+            numbers, before = sequence[rows], self._sequence(index)
             highest = np.maximum.accumulate(np.concatenate([[before], numbers]))
             keep[rows] = (numbers < 0) | (numbers > highest[:-1])
             last[index] = int(highest[-1])
         return np.flatnonzero(keep), last
+
+    def _sequence(self, index: int) -> int:
+        fleet = self._store.fleet
+        return self._read(index).sequence if fleet is None else int(fleet.sequence[index])
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -463,16 +475,20 @@ class Streams(_Single):
 
     def latest(self, key: Key | str | int = ()) -> Release:
         """The latest release of a key again, the very same numbers."""
-        with self._settled():
-            state = self._read(self._index(key)).state
-        if state.latest is None:
+        latest = self._latest(self._index(key))
+        if latest is None:
             first = self._planned.first_release
             what = "observations" if self._planned.clock is None else "ticks"
             raise NotReady(
-                f"no release yet: the first comes after {first:,} {what}, and {state.t:,} "
+                f"no release yet: the first comes after {first:,} {what}, and {self.t(key):,} "
                 "have been absorbed"
             )
-        return state.latest
+        return latest
+
+    def _latest(self, index: int) -> Release | None:
+        with self._settled():
+            fleet = self._store.fleet
+            return self._read(index).state.latest if fleet is None else fleet.latest(index)
 
     def rollup(self) -> Release:
         """One release for all keys that have one: the sum of their latest ones.
@@ -480,13 +496,16 @@ class Streams(_Single):
         **Privacy.** Post-processing.  The noise of different keys is independent: variances add.
         """
         with self._settled():
-            each = [self._read(index).state.latest for index in range(len(self.keys))]
+            each = [self._latest(index) for index in range(len(self.keys))]
         return roll_up(self._planned, [latest for latest in each if latest is not None])
 
     def t(self, key: Key | str | int = ()) -> int:
-        """Number of observations of a key that its stream has absorbed."""
+        """Number of observations of a key that its stream has absorbed; by the clock, of ticks."""
+        index = self._index(key)
         with self._settled():
-            return self._read(self._index(key)).state.t
+            if self._store.fleet is not None:
+                return self._store.progress.ticks
+            return self._read(index).state.t
 
     def charges(self, key: Key | str | int = ()) -> Charges:
         """What each observation of a key has been charged so far."""
@@ -607,6 +626,8 @@ class Stream(_Single):
     @property
     def t(self) -> int:
         """Number of observations absorbed."""
+        if self._layout.fleet:
+            return self._streams.t(self.key)
         waiting = len(self._raw_pending) if self._scalar is None else self._scalar.absorbed
         return self._kept().state.t + waiting
 
@@ -618,6 +639,8 @@ class Stream(_Single):
     @property
     def secret(self) -> Secret:
         """The stream's own secret as it is now: :meth:`rillet.Plan.resume` takes it."""
+        if self._layout.fleet:
+            raise StateError("secret: keys that tick together have one secret, which is not shown")
         return self._state().secret
 
     @property
@@ -628,7 +651,7 @@ class Stream(_Single):
     @property
     def backfill(self) -> Releases | None:
         """Releases for the first ``lag`` observations, when the plan has ``backfill=True``."""
-        return self._kept().state.backfill
+        return None if self._layout.fleet else self._kept().state.backfill
 
     def snapshot(self) -> bytes:
         """The whole state, sealed under the stream's secret, for :meth:`rillet.Plan.resume`.
@@ -648,6 +671,11 @@ class Stream(_Single):
             raise StateError(
                 "snapshot: a stream that protects persons is kept in a folder; use open_folder(), "
                 "or rillet run --state DIR"
+            )
+        if self._layout.fleet:
+            raise StateError(
+                "snapshot: keys that tick together are kept in a folder; use open_folder(), or "
+                "rillet run --state DIR"
             )
         with self._lock:
             state = self._state()
@@ -727,13 +755,6 @@ class Stream(_Single):
                 store.progress, observations=store.progress.observations + scalar.absorbed
             )
             store.commit(progress, {self._index: kept}, store.pool, no_releases(self._layout))
-
-
-def filled(layout: Layout, raw_values: FloatArray) -> FloatArray:
-    """With what stands in for a missing value.  **Privacy.** Touches raw data; one by one."""
-    if layout.missing_value is None:
-        return raw_values
-    return np.where(np.isnan(raw_values), layout.missing_value, raw_values)
 
 
 def one_key(index: int, count: int) -> IntArray:

@@ -116,6 +116,10 @@ class Grids:
         """As :meth:`Grid.quantise`, each value on its own lattice."""
         return _quantise(raw_values, self.lower, self._width, self._per_unit, self.steps)
 
+    def quantise_one(self, raw_value: float) -> int:
+        """Not here: no value comes alone."""
+        raise NotImplementedError
+
 
 def _quantise(raw_values: ArrayLike, lower: Any, width: Any, per_unit: Any, steps: Any) -> IntArray:
     raw = np.asarray(raw_values, np.float64)

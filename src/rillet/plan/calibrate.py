@@ -38,6 +38,8 @@ _STEPS_PER_ROOT = 32
 #: A statistic that forgets has settled after so many times what it looks back on: from then on
 #: segments repeat.
 _SPANS_TO_SETTLE = 4
+#: By count, from so many keys on, small states make up for shorter chunks of leaves.
+_MANY_KEYS = 256
 #: A leaf that splits its budget between values and counts does so anew at most so often.
 _MOST_SPLITS = 10
 
@@ -50,7 +52,7 @@ def layout_of(plan: Plan) -> Layout:
     # The share as the decimal that was typed, so that 0.8 of 1 leaves exactly 0.2.
     budget = Fraction(plan.epsilon) * Fraction(repr(plan.threshold_share))
     shared, already = None, Cost()
-    if plan.shared_threshold:
+    if plan.shared_threshold and plan.clock is None:
         # Each key's stream has no warm-up, and what the shared threshold leaves of the promise.
         # All observations of all keys have the same budget for their sums, also those that came
         # after the range was learned: a key cannot say beforehand which of its own those are.
@@ -58,6 +60,9 @@ def layout_of(plan: Plan) -> Layout:
         shared = SharedThreshold(threshold, lag, plan.bounds, budget, already)
         threshold, lag, budget = FixedThreshold(), 0, Fraction(0)
     most, every, main = plan.last_t, plan.leaf_every, None
+    fleet = plan.clock is not None and bool(plan.keys) and not _learns_alone(plan, threshold)
+    if fleet or len(plan.keys) >= _MANY_KEYS:
+        strategy = strategy.for_many_keys()
     setting, contributions = plan.setting(strategy.law), contributions_of(plan)
     if most > lag:
         main = Mechanism.calibrate(
@@ -102,7 +107,13 @@ def layout_of(plan: Plan) -> Layout:
         missing_value=plan.missing if isinstance(plan.missing, float) else None,
         unit=plan.unit,
         gate=gate_of(plan),
+        fleet=fleet,
     )
+
+
+def _learns_alone(plan: Plan, threshold: Threshold) -> bool:
+    """Whether each key learns a range of its own."""
+    return threshold.learns and not plan.shared_threshold
 
 
 def gate_of(plan: Plan) -> GateRule | None:

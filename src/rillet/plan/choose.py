@@ -64,7 +64,7 @@ def choose(plan: Plan) -> Choice:
         strategy, reason = _auto_strategy(plan)
         reasons.append(reason)
     _check_memory(plan, strategy)
-    if plan.shared_threshold:
+    if plan.shared_threshold and plan.clock is None:
         # The lag is one of all keys together, the share one that all observations pay.
         length *= len(plan.keys)
         share = SHARED_SHARE if share == "auto" else share
@@ -217,6 +217,8 @@ _SHORTEST_TO_LEARN = 3000
 _FEWEST_TICKS_TO_LEARN = 30
 #: By the clock, where no end is known, the first look comes after so long at the latest.
 _LONGEST_WARM_UP_BY_CLOCK = duration("7d")
+#: A look that many keys share takes at least this part of the budget.
+_SMALLEST_LOOK_SHARE = 0.005
 #: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
@@ -229,7 +231,7 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     if plan.lag == 0 or (plan.lag == "auto" and length < shortest):
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
-    refresh = None if plan.shared_threshold else plan.refresh
+    refresh = None if plan.shared_threshold and plan.clock is None else plan.refresh
     again = "again each time the stream has grown"
     if plan.memory.forgets:
         again = "again and again"
@@ -239,7 +241,12 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
         f"a range learned from noisy histograms, {again}, stays close to the best range known in "
         "advance; smooth sensitivity needs ten times the lag."
     )
-    return TailHistogram() if refresh == "auto" else TailHistogram(growth=refresh)
+    share = TailHistogram.share
+    if plan.shared_threshold and plan.clock is not None:
+        # Counts of many keys need less of each: with as many times as many, as much less noise.
+        share = max(_SMALLEST_LOOK_SHARE, share / len(plan.keys))
+    growth = TailHistogram.growth if refresh == "auto" else refresh
+    return TailHistogram(growth=growth, share=share)
 
 
 def _tail_lag(plan: Plan, length: int) -> int:
@@ -252,7 +259,9 @@ def _tail_lag(plan: Plan, length: int) -> int:
         span = plan.memory.span * every  # what is not released should not be longer
     if plan.clock is not None:
         longest = max(1, _LONGEST_WARM_UP_BY_CLOCK // plan.clock.every)
-        return max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
+        lag = max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
+        # Keys that learn together have as many times as many values in a tick.
+        return -(-lag // len(plan.keys)) if plan.shared_threshold else lag
     longest = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon))
     lag = max(1, min(length // _WARM_UP_PART, span, longest))
     return lag // every * every if lag >= every else min(every, length)

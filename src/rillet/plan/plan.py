@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from rillet.errors import ParameterError, StateError
+from rillet.fleet import Fleet
 from rillet.gather.clock import Clock
 from rillet.gather.gate import Gate
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
@@ -259,10 +260,11 @@ class Plan:
         if self.leaf_every > self.last_t:
             raise ParameterError("every", f"at most length ({self.last_t:,})", self.every)
         if self.memory.forgets:
-            for name in ("backfill", "shared_threshold"):
-                if getattr(self, name):
-                    expected = "false where the statistic has a window or a half-life"
-                    raise ParameterError(name, expected, True)
+            expected = "false where the statistic has a window or a half-life"
+            if self.backfill:
+                raise ParameterError("backfill", expected, True)
+            if self.shared_threshold and self.clock is None:
+                raise ParameterError("shared_threshold", f"{expected}, by count", True)
         self._check_sharing()
         choice = choose(self)
         object.__setattr__(self, "_choice", choice)
@@ -314,9 +316,8 @@ class Plan:
             set_option(self, "length", show_duration(length))
         if self.grace is not None:
             set_option(self, "grace", show_duration(duration(self.grace, "grace")))
-        for name in ("backfill", "shared_threshold"):
-            if getattr(self, name):
-                raise ParameterError(name, "false by the clock", True)
+        if self.backfill:
+            raise ParameterError("backfill", "false by the clock", True)
 
     def _check_unit(self) -> None:
         """A person is protected by the clock only, and counted in whole ticks."""
@@ -343,8 +344,9 @@ class Plan:
             raise ParameterError(
                 "backfill", "False with a shared threshold, which releases every observation", True
             )
-        if self.refresh not in ("auto", None):
-            raise ParameterError("refresh", "None with a shared threshold", self.refresh)
+        if self.clock is None and self.refresh not in ("auto", None):
+            expected = "None with a shared threshold by count"
+            raise ParameterError("refresh", expected, self.refresh)
 
     # --- named plans -----------------------------------------------------------------------------
 
@@ -634,9 +636,7 @@ class Plan:
             raise ParameterError("key", "one of the plan's declared keys", key)
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
-        store = MemoryStore(
-            [self.stream_secret(master, own, run)], gate=self._new_gate(master, run)
-        )
+        store = self._memory((own,), master, run)
         guard = self.guard(secret, (own,), run, uses)
         return Streams(self.layout, (own,), store, guard).stream(own)
 
@@ -655,11 +655,18 @@ class Plan:
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
         keys = self.keys or ((),)
-        secrets = (self.stream_secret(master, key, run) for key in keys)
-        shared = self.stream_secret(master, (), run) if self.shared_threshold else None
         guard = self.guard(secret, keys, run, uses)
-        store = MemoryStore(secrets, shared, self._new_gate(master, run))
-        return Streams(self.layout, keys, store, guard)
+        return Streams(self.layout, keys, self._memory(keys, master, run), guard)
+
+    def _memory(self, keys: tuple[Key, ...], master: Secret, run: str) -> MemoryStore:
+        """All or one of the keys at their beginning, in memory."""
+        gate, together = self._new_gate(master, run), self.stream_secret(master, (), run)
+        if self.layout.fleet:
+            offset = self.keys.index(keys[0])
+            fleet = Fleet.begin(self.layout, keys, together, offset=offset)
+            return MemoryStore((), None, gate, fleet)
+        secrets = (self.stream_secret(master, key, run) for key in keys)
+        return MemoryStore(secrets, together if self.shared_threshold else None, gate)
 
     def release(
         self,

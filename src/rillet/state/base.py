@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from rillet.fleet import Fleet
 from rillet.gather.gate import Entries, Gate
 from rillet.layout import Layout
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.release import Releases
 from rillet.statistic import Range
 from rillet.step import StreamState, start
+
+#: Stands for what all keys learn from together, where learning buffers are numbered.
+POOL: Final = -1
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,11 @@ class Store(Protocol):
         ...
 
     @property
+    def fleet(self) -> Fleet | None:
+        """All streams at once, where keys tick together; they change in place."""
+        ...
+
+    @property
     def gate(self) -> Gate | None:
         """Who entered when, where persons are protected; it changes in :meth:`commit` alone."""
         ...
@@ -103,7 +112,8 @@ class Store(Protocol):
     ) -> None:
         """Take over all of it, or nothing.
 
-        ``releases`` are to be delivered as this batch; ``entries`` are what the gate decided.
+        ``releases`` are to be delivered as this batch; ``entries`` are what the gate decided.  What
+        happened to a fleet is taken over with the rest.
         """
         ...
 
@@ -128,9 +138,13 @@ class MemoryStore:
     """States that are gone with the process."""
 
     def __init__(
-        self, secrets: Iterable[Secret], shared: Secret | None = None, gate: Gate | None = None
+        self,
+        secrets: Iterable[Secret],
+        shared: Secret | None = None,
+        gate: Gate | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
-        self.progress, self.gate = Progress(), gate
+        self.progress, self.gate, self.fleet = Progress(), gate, fleet
         self.pool = None if shared is None else Pool(shared)
         # A secret is needed until its stream has begun, then it is in the state, and moves on.
         self._secrets = dict(enumerate(secrets))
@@ -160,6 +174,8 @@ class MemoryStore:
         """Take over all of it."""
         if self.gate is not None:
             self.gate.take_over(entries, progress.ticks)
+        if self.fleet is not None:
+            self.fleet.forget_changes()
         self.progress, self.pool = progress, pool
         self._kept.update(kept)
         for index in kept:

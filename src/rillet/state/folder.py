@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rillet.errors import OutputError, StateError
+from rillet.fleet import Fleet
 from rillet.gather.gate import Gate
 from rillet.layout import Layout, differences
 from rillet.noise import Secret, random_name
@@ -120,6 +121,9 @@ def open_folder(
                 shared=stream_secret(master, ()) if layout.shared is not None else None,
                 gate=new_gate(master),
                 opened=Opened(),
+                fleet=Fleet.begin(layout, keys, stream_secret(master, ()))
+                if layout.fleet
+                else None,
             )
     except BaseException:
         lock.close()
@@ -128,6 +132,8 @@ def open_folder(
     try:
         _check_facts(folder, store.facts, layout, keys, run=run, source=source)
         _check_mark(folder, store, restored=restored)
+        if layout.fleet:
+            store.load_fleet(keys)
     except BaseException:
         store.close()
         raise

@@ -27,6 +27,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -34,12 +35,13 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from rillet.errors import OutputError, RilletError, StateError
+from rillet.fleet import Fleet
 from rillet.gather.gate import ENTRY, Entries, Gate, GateRule
 from rillet.layout import Layout
 from rillet.noise import Secret, random_name
-from rillet.release import Releases
-from rillet.state import encoding
-from rillet.state.base import Absorbed, Kept, Pool, Progress
+from rillet.release import Key, Releases
+from rillet.state import encoding, fleets
+from rillet.state.base import POOL, Absorbed, Kept, Pool, Progress
 from rillet.state.binding import Address, Binding, name_of
 from rillet.statistic import Range
 from rillet.step import start, without_key
@@ -53,7 +55,7 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 6
+VERSION: Final = 7
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -80,6 +82,11 @@ CREATE TABLE learning (
 CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
 CREATE TABLE gate (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
+CREATE TABLE common (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
+CREATE TABLE pages (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
+CREATE TABLE changes (
+    page INTEGER NOT NULL, number INTEGER NOT NULL, sealed BLOB NOT NULL, UNIQUE (page, number)
+);
 """
 #: The table of each kind of sealed row, and the columns of its address.
 _TABLES: Final = {
@@ -89,6 +96,9 @@ _TABLES: Final = {
     "outbox": ("outbox", ("batch",)),
     "sinks": ("sinks", ("only",)),
     "gate": ("gate", ("number",)),
+    "common": ("common", ("only",)),
+    "page": ("pages", ("number",)),
+    "change": ("changes", ("page", "number")),
 }
 #: The gate's row 0 is its key; the others, in order, are what it noted of persons.
 _PROGRESS, _SINKS, _GATE_KEY = ("progress", 0), ("sinks", 0), ("gate", 0)
@@ -117,8 +127,6 @@ _FEWEST_IN_ROW, _MOST_IN_ROW = 64, 4096
 _GATE_SLACK: Final = 2**16
 #: What a store says about itself in the clear.
 _FACTS: Final = {"identity", "mechanism", "run", "source", "keys"}
-#: Stands for the pool of a shared range where learning buffers are numbered.
-_POOL: Final = -1
 #: States of this many keys are kept in memory; the others are read when they are needed.
 CACHED_STATES: Final = 16_384
 
@@ -168,6 +176,7 @@ class SqliteStore:
         self.lock: IO[bytes] | None = None
         self._log_cut, self._closed = time.monotonic(), False
         self.gate: Gate | None = None
+        self._kept_fleet: fleets.KeptFleet | None = None
         #: Bytes in each row of the gate.
         self._gate_rows: dict[Address, int] = {}
         with self._guarded("read"):
@@ -190,6 +199,7 @@ class SqliteStore:
         shared: Secret | None,
         gate: Gate | None,
         opened: Opened,
+        fleet: Fleet | None = None,
     ) -> SqliteStore:
         """Make a store in which every stream is at its beginning; all of it, or nothing."""
         new = path.with_name(path.name + ".new")
@@ -199,6 +209,9 @@ class SqliteStore:
             yield _SINKS, b"{}"
             if gate is not None:
                 yield _GATE_KEY, gate.key
+            if fleet is not None:
+                yield fleets.COMMON, fleets.encode_common(fleet.common)
+                return
             for index, own in enumerate(secrets):
                 yield ("stream", index), _stream_content(own, -1, b"")
 
@@ -285,7 +298,7 @@ class SqliteStore:
             raise _mixed(self._path)
         self.pool: Pool | None = None
         if pool is not None:
-            parts = [np.frombuffer(raw) for raw in self.read_learning(_POOL)]
+            parts = [np.frombuffer(raw) for raw in self.read_learning(POOL)]
             self.pool = Pool(
                 Secret.from_bytes(pool.encode("ascii")),
                 tuple(part[: len(part) // 2].view(np.int64) for part in parts),
@@ -397,14 +410,16 @@ class SqliteStore:
     def undelivered(self) -> list[tuple[int, Releases]]:
         """Batches of releases that were committed and not acknowledged."""
         acknowledged = max((batch for batch, _ in self.sinks().values()), default=0)
-        waiting = list(self.outbox(acknowledged))
+        waiting = {batch: Releases.from_bytes(part) for batch, part in self.outbox(acknowledged)}
+        if self._kept_fleet is not None:
+            waiting |= self._kept_fleet.undelivered(acknowledged)
         expected = list(range(acknowledged + 1, self.progress.batch + 1))
-        if [batch for batch, _ in waiting] != expected:
+        if sorted(waiting) != expected:
             raise StateError(
                 f"{self._path}: expected every batch of releases that was not delivered, found "
                 "some of them; the state is damaged. Restore state and key from the same backup"
             )
-        return [(batch, Releases.from_bytes(content)) for batch, content in waiting]
+        return sorted(waiting.items(), key=lambda one: one[0])
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -420,6 +435,30 @@ class SqliteStore:
         if self.before_first_commit is not None:
             count_opening, self.before_first_commit = self.before_first_commit, None
             count_opening()
+        stored: dict[int, _Stored] = {}
+        if self._kept_fleet is not None:
+            released = releases if progress.batch > self.progress.batch else None
+            rows, gone = self._kept_fleet.changed(self.commits, progress.batch, released)
+        else:
+            written, gone, stored = self._stream_rows(kept, pool)
+            if progress.batch > self.progress.batch:
+                written["outbox", progress.batch] = releases.to_bytes()
+            rows = iter(written.items())
+        added, replaced = self._gate_change(entries, progress.ticks)
+        self._write(chain(rows, added.items()), [*gone, *replaced], progress, pool)
+        self._take_over(stored)
+        if self._kept_fleet is not None:
+            self._kept_fleet.take_over()
+        if self.gate is not None:
+            self.gate.take_over(entries, progress.ticks)
+            self._note_gate_rows(added, replaced)
+        if time.monotonic() - self._log_cut > _LOG_SECONDS:
+            self.cut_log()
+
+    def _stream_rows(
+        self, kept: Mapping[int, Kept], pool: Pool | None
+    ) -> tuple[dict[Address, bytes], list[Address], dict[int, _Stored]]:
+        """Rows of streams that changed, rows that are not needed any more, and what is stored."""
         assert self._layout is not None
         written: dict[Address, bytes] = {}
         gone: list[Address] = []
@@ -441,21 +480,40 @@ class SqliteStore:
             written["stream", index] = _content(stored[index])
         known = 0 if self.pool is None else len(self.pool.raw_values)
         if pool is None:
-            gone += [("learning", _POOL, part) for part in range(known)]
+            gone += [("learning", POOL, part) for part in range(known)]
         else:
             for part in range(known, len(pool.raw_values)):
                 raw = pool.key_of[part].tobytes() + pool.raw_values[part].tobytes()
-                written["learning", _POOL, part] = raw
-        if progress.batch > self.progress.batch:
-            written["outbox", progress.batch] = releases.to_bytes()
-        added, replaced = self._gate_change(entries, progress.ticks)
-        self._write((written | added).items(), [*gone, *replaced], progress, pool)
-        self._take_over(stored)
-        if self.gate is not None:
-            self.gate.take_over(entries, progress.ticks)
-            self._note_gate_rows(added, replaced)
-        if time.monotonic() - self._log_cut > _LOG_SECONDS:
-            self.cut_log()
+                written["learning", POOL, part] = raw
+        return written, gone, stored
+
+    def load_fleet(self, keys: tuple[Key, ...]) -> None:
+        """Read all keys, and do again what happened to them since their pages were written."""
+        assert self._layout is not None
+        delivered = max((batch for batch, _ in self.sinks().values()), default=0)
+        delivered = max([delivered, *(batch for batch, _ in self.outbox(delivered))])
+        self._kept_fleet = fleets.KeptFleet(
+            self._layout, keys, self, range(delivered + 1, self.progress.batch + 1)
+        )
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """All streams at once, where keys tick together."""
+        return None if self._kept_fleet is None else self._kept_fleet.fleet
+
+    def has(self, address: Address) -> bool:
+        """Whether there is such a row."""
+        return address in self._binding
+
+    def read_row(self, address: Address) -> bytes:
+        """The content of a row."""
+        return self._read(address)
+
+    def numbers_of_changes(self, page: int) -> list[int]:
+        """The numbers of what happened to a page since it was written, in order."""
+        query = "SELECT number FROM changes WHERE page = ? ORDER BY number"
+        with self._guarded("read"):
+            return [number for (number,) in self._connection.execute(query, (page,))]
 
     def _gate_change(
         self, entries: Entries | None, closed: int
@@ -543,6 +601,8 @@ class SqliteStore:
             gone = [("outbox", number) for (number,) in done]
         # Public, but sealed: a damaged position would lose releases, or deliver them twice.
         self._write([(_SINKS, json.dumps(sinks).encode())], gone, self.progress, self.pool)
+        if self._kept_fleet is not None:
+            self._kept_fleet.acknowledge(batch)
 
     def rotate_key(self, new: Secret) -> None:
         """Seal everything under another key."""

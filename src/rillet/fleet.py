@@ -1,0 +1,759 @@
+"""Streams of many keys that tick together: arrays with a row for each key.
+
+By the clock all keys are at the same tick.  So one step advances them all in a few array
+operations, page after page of keys: the same arithmetic as :mod:`rillet.step`, key by key.  Keys
+learn their clipping ranges together, in groups, from one look at all that their keys had.
+
+Noise is a function of the fleet's secret and of an address: at each tick the secret moves on, one
+way, and a key's draws are those at its number.  So nothing has to be drawn ahead, and what is kept
+between two ticks holds no key of a tick that is over.
+
+**Privacy.** Touches raw data.  Each observation enters one key and one group's counts; it is
+charged what ``layout`` says of its segment, once.  All that leaves is noisy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rillet.gather.grid import LARGEST_SUM, Grid, Grids
+from rillet.layout import Layout, Segment, Worth, nearest_share
+from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
+from rillet.release import NUMBERS, Key, Release, Releases, Rows
+from rillet.statistic import Leaf, Range, Units
+from rillet.step import (
+    LOOKS_KEPT,
+    Anchor,
+    clipping_fields,
+    counted,
+    filled,
+    first_look,
+    later_look,
+    look_noise,
+    no_releases,
+    numbers_of,
+    ranges,
+    read,
+    removed_by,
+    times_of,
+    values_of,
+)
+from rillet.strategy import Mechanism
+from rillet.strategy.base import NoiseSource, State
+from rillet.threshold import Look
+
+#: Keys in a page: their arrays fit the second-level cache one at a time.
+PAGE: Final = 2**14
+#: Contributions are worked out for so many observations at a time.
+_AT_A_TIME: Final = 2**16
+
+
+class Found(NamedTuple):
+    """What was learned at one time, for each group: public."""
+
+    lower: FloatArray
+    upper: FloatArray
+    removed_each: FloatArray
+    clipped_share: FloatArray
+
+    def range_of(self, group: IntArray) -> Range:
+        """The clipping range of each key, by its group."""
+        return ranges(self.lower[group], self.upper[group])
+
+
+@dataclass
+class Common:
+    """What all keys have in common.  Holds unreleased data: protect it as the data themselves.
+
+    ``secret`` is that of the next tick.  ``raw_buffer`` are the values of the warm-up with their
+    keys, ``raw_held`` those of ticks that are not open yet, with keys and ticks; ``exact_counts``
+    are the counts of each group's next look.  ``looks`` and ``ranges`` are those of each group, and
+    ``found`` what was learned after the warm-up and after each segment.
+    """
+
+    secret: Secret = field(repr=False)
+    t: int = 0
+    raw_buffer: list[tuple[IntArray, FloatArray]] = field(default_factory=list, repr=False)
+    raw_held: tuple[IntArray, FloatArray, IntArray] | None = field(default=None, repr=False)
+    exact_counts: IntArray | None = field(default=None, repr=False)
+    looks: list[tuple[Look, ...]] = field(default_factory=list, repr=False)
+    ranges: list[tuple[Range, ...]] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+
+
+@dataclass
+class Page:
+    """Some keys in a row: from number ``first`` on.  Holds unreleased data.
+
+    ``exact_partial`` are the leaves of the open tick.  The anchor of each key is in ``sums``,
+    ``prefixes`` and ``removed``, all after ``after`` ticks.  ``shares`` says for each segment,
+    beginning after leaf ``begins``, which share of the budget counting has in each key.  ``before``
+    are the running readings at the last leaves of a window, by the number of the leaf.  ``latest``
+    are the numbers of the last release.
+    """
+
+    first: int
+    group: IntArray
+    exact_partial: list[IntArray]
+    t: int = 0
+    after: int = 0
+    segment: int = -1
+    begins: list[int] = field(default_factory=list)
+    shares: list[NDArray[np.uint8]] = field(default_factory=list)
+    sums: list[FloatArray] = field(default_factory=list)
+    prefixes: list[FloatArray] = field(default_factory=list)
+    removed: FloatArray = field(default_factory=lambda: np.zeros(0))
+    encoders: list[State] = field(default_factory=list, repr=False)
+    decoders: list[State] = field(default_factory=list, repr=False)
+    processes: list[State] = field(default_factory=list, repr=False)
+    before: Any = field(default=None, repr=False)
+    latest: dict[str, FloatArray] = field(default_factory=dict, repr=False)
+    #: What lattice units are worth now: derived.
+    units: Units = ()
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def with_units(self, layout: Layout, found: list[Found]) -> Page:
+        """The same with what is derived."""
+        if self.begins:
+            self.units = _units(layout, self, len(self.begins) - 1, found)
+        return self
+
+
+class Closed(NamedTuple):
+    """A tick of a page as it was closed: exact leaves and noisy nodes, by column.
+
+    The warm-up is closed with noisy nodes alone.
+    """
+
+    exact_leaves: list[IntArray]
+    noisy: list[IntArray]
+
+
+class Fleet:
+    """The streams of a plan by the clock, all keys at once.
+
+    ``pages`` gives the pages in order; what it gives is changed in place.  ``offset`` is the number
+    of the first key among those of the plan.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        keys: tuple[Key, ...],
+        common: Common,
+        pages: list[Page],
+        group_of: IntArray | None = None,
+        offset: int = 0,
+    ) -> None:
+        assert layout.fleet
+        self.offset = offset
+        self.layout, self.keys, self.common, self.pages = layout, keys, common, pages
+        self.group_of = np.zeros(len(keys), np.int64) if group_of is None else group_of
+        self.groups = int(self.group_of.max(initial=0)) + 1
+        self._in_group = np.bincount(self.group_of, minlength=self.groups)
+        #: The last sequence number of each key that was absorbed.
+        self.sequence = np.full(len(keys), -1)
+        #: What happened since the last commit, by page.
+        self.closed: dict[int, list[Closed]] = {}
+        self.touched: set[int] = set()
+
+    @classmethod
+    def begin(
+        cls,
+        layout: Layout,
+        keys: tuple[Key, ...],
+        secret: Secret,
+        group_of: IntArray | None = None,
+        offset: int = 0,
+    ) -> Fleet:
+        """All keys at their beginning."""
+        group_of = np.zeros(len(keys), np.int64) if group_of is None else group_of
+        pages = [
+            new_page(layout, first, group_of[first : first + PAGE])
+            for first in range(0, len(keys), PAGE)
+        ]
+        fleet = cls(layout, keys, Common(secret), pages, group_of, offset)
+        if layout.declared_range is not None:
+            declared = layout.declared_range.lower, layout.declared_range.upper, 0.0, np.nan
+            lower, upper, nothing, unknown = (np.full(fleet.groups, one) for one in declared)
+            fleet.common.found.append(Found(lower, upper, nothing, unknown))
+            fleet._begin_main()
+            for page in pages:
+                begin_main(layout, page, fleet.common.found, ())
+        return fleet
+
+    # --- absorbing -------------------------------------------------------------------------------
+
+    def advance(
+        self, key_of: IntArray, raw_values: FloatArray, tick_of: IntArray, until: int
+    ) -> Releases:
+        """Absorb values of ticks and close all ticks up to ``until``, empty or not.
+
+        As :func:`rillet.step.advance`, for all keys; ``tick_of`` has no closed tick.  Releases come
+        tick after tick, in the order of the keys.
+        """
+        common = self.common
+        raw_values = filled(self.layout, raw_values)
+        if common.raw_held is not None:
+            held_key, raw_held, held_tick = common.raw_held
+            key_of = np.concatenate([held_key, key_of])
+            raw_values = np.concatenate([raw_held, raw_values])
+            tick_of = np.concatenate([held_tick, tick_of])
+            common.raw_held = None
+        if len(tick_of) and not (tick_of[1:] >= tick_of[:-1]).all():
+            order = np.argsort(tick_of, kind="stable")
+            key_of, raw_values, tick_of = key_of[order], raw_values[order], tick_of[order]
+        parts, done = [], 0
+        while True:
+            here = int(np.searchsorted(tick_of, common.t + 1, side="right"))
+            self._add(key_of[done:here], raw_values[done:here])
+            done = here
+            if common.t == until:
+                break
+            parts.append(self._close())
+        if done < len(tick_of):
+            common.raw_held = key_of[done:].copy(), raw_values[done:].copy(), tick_of[done:].copy()
+        parts = [part for part in parts if len(part)]
+        return Releases.join(parts) if parts else no_releases(self.layout)
+
+    def _add(self, key_of: IntArray, raw_values: FloatArray) -> None:
+        """Take values into the open tick.  **Privacy.** Touches raw data."""
+        common, layout = self.common, self.layout
+        if not len(key_of):
+            return
+        if common.t < layout.lag:
+            common.raw_buffer.append((key_of.copy(), raw_values.copy()))
+            return
+        if common.exact_counts is not None:
+            common.exact_counts += self._counts(key_of, raw_values)
+        for page, rows, raw_part in self._by_page(key_of, raw_values):
+            add_up(layout.leaf, self._grids(page, rows), page.exact_partial, rows, raw_part)
+            self.touched.add(page.first // PAGE)
+
+    def _by_page(
+        self, key_of: IntArray, raw_values: FloatArray
+    ) -> Iterator[tuple[Page, IntArray, FloatArray]]:
+        """For each page that occurs, rows and values, in order."""
+        if len(self.pages) == 1:
+            yield self.pages[0], key_of, raw_values
+            return
+        page_of = key_of // PAGE
+        if not (page_of[1:] >= page_of[:-1]).all():
+            order = np.argsort(page_of, kind="stable")
+            key_of, raw_values, page_of = key_of[order], raw_values[order], page_of[order]
+        starts = np.flatnonzero(np.diff(page_of, prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(key_of)], strict=True):
+            page = self.pages[int(page_of[start])]
+            yield page, key_of[start:end] - page.first, raw_values[start:end]
+
+    def _grids(self, page: Page, rows: IntArray) -> Callable[[slice], Grids]:
+        """The lattices of some values, by the rows of their keys."""
+        found, layout = self.common.found[page.segment], self.layout
+        steps, count = _cuts(layout, layout.segment_at(page.t + 1), page.shares[-1])
+
+        def of(part: slice) -> Grids:
+            own = rows[part]
+            group = page.group[own]
+            return Grids(found.range_of(group), steps[own], count[own])
+
+        return of
+
+    def _counts(self, key_of: IntArray, raw_values: FloatArray) -> IntArray:
+        """Counts of each group's values for its next look."""
+        layout, common = self.layout, self.common
+        exact_counts = []
+        for group in range(self.groups):
+            raw_own = raw_values
+            if self.groups > 1:
+                raw_own = raw_values[self.group_of[key_of] == group]
+            centre = common.looks[group][0].centre
+            exact_counts.append(
+                layout.threshold.count(counted(layout, raw_own), layout.bounds, centre)
+            )
+        return np.array(exact_counts)
+
+    # --- closing ticks ---------------------------------------------------------------------------
+
+    def _close(self) -> Releases:
+        """Close the open tick of every key; returns what it releases."""
+        layout, common = self.layout, self.common
+        common.t += 1
+        if common.t < layout.lag:
+            return no_releases(layout)
+        table = Table(layout, self.keys, common.t)
+        if common.t == layout.lag:
+            self._finish_warm_up(table)
+            return table.releases()
+        leaf = layout.leaf_of(common.t)
+        segment = layout.segment_at(common.t)
+        if common.t == segment.last and common.t < layout.length:
+            self._learn_again(segment)
+        for page in self.pages:
+            exact_leaves = leaves_of(layout.largest_leaf, page)
+            first, processes = page.first + self.offset, page.processes
+            noise = draw(layout.main, common.secret, "main", first, len(page), processes, leaf)
+            closed = close_tick(layout, page, exact_leaves, noise, table, common.found)
+            self.closed.setdefault(page.first // PAGE, []).append(closed)
+        common.secret = common.secret.ratchet()
+        return table.releases()
+
+    def _finish_warm_up(self, table: Table) -> None:
+        """Learn the ranges, release the sums of the warm-up, forget its values.
+
+        **Privacy.** Costs each observation of the warm-up the threshold's cost plus its sum's.
+        """
+        layout, common = self.layout, self.common
+        key_of = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in common.raw_buffer)])
+        raw_values = np.concatenate([np.empty(0), *(values for _, values in common.raw_buffer)])
+        found = []
+        for group in range(self.groups):
+            raw_own = raw_values[self.group_of[key_of] == group]
+            secret = common.secret.derive("group", group)
+            look = first_look(layout, secret, counted(layout, raw_own))
+            common.looks.append(())
+            common.ranges.append(())
+            rate = look.observations / layout.lag / int(self._in_group[group])
+            found.append(self._judge(group, look, layout.lag, rate))
+        common.found.append(Found(*np.array(found).T))
+        common.raw_buffer = []
+        mechanism, leaf = layout.warm_up, layout.warm_up_leaf
+        if mechanism is not None:
+            steps, count = (np.array([each]) for each in leaf.cut(mechanism.steps))
+            learned = common.found[0]
+            for page, rows, raw_part in self._by_page(key_of, raw_values):
+
+                def grids(part: slice, page: Page = page, rows: IntArray = rows) -> Grids:
+                    group = page.group[rows[part]]
+                    ends = learned.range_of(group)
+                    return Grids(ends, steps, count)
+
+                add_up(leaf, grids, page.exact_partial, rows, raw_part)
+        for page in self.pages:
+            warm_up: list[IntArray] = []
+            if mechanism is not None:
+                exact_sums = leaves_of(LARGEST_SUM, page)
+                warm_up = _warm_up_nodes(layout, common.secret, page, exact_sums, self.offset)
+            self.closed[page.first // PAGE] = [Closed([], warm_up)]
+            page.t = layout.lag
+            begin_main(layout, page, common.found, warm_up, table)
+        self._begin_main()
+
+    def _begin_main(self) -> None:
+        """Leave the key of the warm-up behind."""
+        layout, common = self.layout, self.common
+        common.secret = common.secret.ratchet()
+        if layout.segments and layout.segments[0].look is not None:
+            common.exact_counts = self._counts(np.empty(0, np.int64), np.empty(0))
+
+    def _learn_again(self, segment: Segment) -> None:
+        """At the end of a segment, look at the counts of each group and learn its range again.
+
+        **Privacy.** Costs the observations of the segment what the look says.
+        """
+        layout, common, noise = self.layout, self.common, segment.look
+        if noise is None:
+            common.found.append(common.found[-1])
+            return
+        assert common.exact_counts is not None
+        found = []
+        for group, exact_counts in enumerate(common.exact_counts):
+            secret = common.secret.derive("group", group)
+            draws = look_noise(noise, secret, common.t, len(exact_counts))
+            look = later_look(noise, exact_counts, draws, common.looks[group][0].centre)
+            look = replace(look, observations=layout.threshold.observed(look.noisy))
+            ticks = segment.last - segment.first + 1
+            rate = look.observations / ticks / int(self._in_group[group])
+            found.append(self._judge(group, look, common.t, rate))
+        common.found.append(Found(*np.array(found).T))
+        common.exact_counts = None
+        if common.t < layout.length and layout.segment_at(common.t + 1).look is not None:
+            common.exact_counts = self._counts(np.empty(0, np.int64), np.empty(0))
+
+    def _judge(self, group: int, look: Look, t: int, rate: float) -> tuple[float, ...]:
+        """The next range of a group.  **Privacy.** Post-processing of released looks."""
+        layout, common = self.layout, self.common
+        looks, ranges = (*common.looks[group], look), common.ranges[group]
+        finding = layout.threshold.judge(layout.bounds, looks, ranges, layout.outlook(t, rate))
+        if layout.memory.forgets:
+            looks, ranges = looks[-LOOKS_KEPT:], ranges[1 - LOOKS_KEPT :]
+        common.looks[group], common.ranges[group] = looks, (*ranges, finding.range)
+        each = finding.removed_each if layout.statistic.clips else 0.0
+        return finding.range.lower, finding.range.upper, each, finding.clipped_share
+
+    def note_sequence(self, numbers: Mapping[int, int]) -> None:
+        """The last sequence number of some keys that was absorbed."""
+        for index, number in numbers.items():
+            self.sequence[index] = number
+            self.touched.add(index // PAGE)
+
+    @property
+    def bytes_of_pages(self) -> int:
+        """What all pages take, about."""
+        page = self.pages[0]
+        parts = [
+            part for states in (page.encoders, page.decoders) for own in states for part in own
+        ]
+        each = sum(part.nbytes for part in parts) // len(page) + 32 * len(page.exact_partial)
+        return (each + 8 * len(page.latest)) * len(self.keys)
+
+    def forget_changes(self) -> None:
+        """What happened has been committed."""
+        self.closed, self.touched = {}, set()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def latest(self, index: int) -> Release | None:
+        """The last release of a key."""
+        page = self.pages[index // PAGE]
+        if not page.latest:
+            return None
+        layout, row, names = self.layout, index - page.first, self.layout.statistic.names
+        shared = {"noise_law": layout.noise_law, "post_processing": layout.post_processing}
+        unknown = dict.fromkeys(NUMBERS, float("nan"))
+        rows: Rows = [
+            {
+                **unknown,
+                "name": name,
+                **{
+                    number: float(column[row * len(names) + place])
+                    for number, column in page.latest.items()
+                },
+                **shared,
+            }
+            for place, name in enumerate(names)
+        ]
+        (at,) = times_of(layout, np.array([page.t]), 0).tolist()
+        return Release(self.keys[index], page.t, at, rows)
+
+
+# --- one page ------------------------------------------------------------------------------------
+
+
+def new_page(layout: Layout, first: int, group: IntArray) -> Page:
+    """Keys at their beginning."""
+    return Page(first, group, [np.zeros(len(group), np.int64) for _ in range(layout.leaf.width)])
+
+
+def _rows_of(state: State, count: int) -> State:
+    """The same state for each of many keys, one number of all keys beside the next."""
+    return tuple(
+        np.asfortranarray(np.broadcast_to(part, (count, *part.shape)).copy(order="F"))
+        for part in state
+    )
+
+
+def add_up(
+    leaf: Leaf,
+    grids: Callable[[slice], Grids],
+    exact_sums: list[IntArray],
+    rows: IntArray,
+    raw_values: FloatArray,
+) -> None:
+    """Add what values contribute to the sums of their keys.  **Privacy.** Touches raw data."""
+    for start in range(0, len(rows), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        exact_units = leaf.contribute(raw_values[part], grids(part))
+        exact_columns = [exact_units] if exact_units.ndim == 1 else list(exact_units.T)
+        for exact_sum, exact_column in zip(exact_sums, exact_columns, strict=True):
+            np.add.at(exact_sum, rows[part], exact_column)
+            # Whatever comes in one tick, 64 bits hold it: far beyond where a leaf saturates.
+            np.clip(exact_sum, -2 * LARGEST_SUM, 2 * LARGEST_SUM, out=exact_sum)
+
+
+def leaves_of(most: int, page: Page) -> list[IntArray]:
+    """The leaves of the open tick, which is begun anew.  **Privacy.** A leaf saturates."""
+    exact_leaves = [np.clip(partial, -most, most) for partial in page.exact_partial]
+    for partial in page.exact_partial:
+        partial[:] = 0
+    return exact_leaves
+
+
+class _Keys:
+    """Draws of one tick for the keys of a page, a row for each."""
+
+    def __init__(self, noise: LatticeNoise, first: int, count: int) -> None:
+        self._noise, self._first, self._count = noise, first, count
+
+    def draw(self, start: int, count: int) -> IntArray:
+        """The draws of a key lie beside each other; which nodes they are for, the tick says."""
+        found = self._noise.draw(self._first * count, self._count * count)
+        return found.reshape(self._count, count)
+
+
+def draw(
+    mechanism: Mechanism | None,
+    secret: Secret,
+    purpose: str,
+    first: int,
+    count: int,
+    processes: list[State],
+    leaf: int,
+) -> list[IntArray]:
+    """The noise of the nodes of one leaf of so many keys, by column; ``first`` is their address."""
+    assert mechanism is not None
+    process, noise = mechanism.strategy.noise_process(mechanism.leaves), []
+    for column, own in enumerate(processes):
+        levels = mechanism.levels(secret, purpose, column=column)
+
+        def of_keys(level: int, levels: Any = levels) -> NoiseSource:
+            return _Keys(levels(level), first, count)
+
+        processes[column], drawn = process.draw(own, of_keys, leaf, 1)
+        noise.append(drawn[:, 0])
+    return noise
+
+
+def _warm_up_nodes(
+    layout: Layout, secret: Secret, page: Page, exact_sums: list[IntArray], offset: int
+) -> list[IntArray]:
+    """Noisy sums of the warm-up, in lattice units, by column."""
+    mechanism = layout.warm_up
+    assert mechanism is not None
+    strategy, leaves = mechanism.strategy, mechanism.leaves
+    process = strategy.noise_process(leaves).start()
+    processes = [_rows_of(process, len(page)) for _ in exact_sums]
+    first = page.first + offset
+    noise = draw(mechanism, secret, "warm-up", first, len(page), processes, 1)
+    encoder = strategy.encoder(leaves)
+    return [
+        encoder.encode_each(_rows_of(encoder.start(), len(page)), slice(None), 1, exact) + drawn
+        for exact, drawn in zip(exact_sums, noise, strict=True)
+    ]
+
+
+def begin_main(
+    layout: Layout,
+    page: Page,
+    known: list[Found],
+    warm_up: Sequence[IntArray],
+    table: Table | None = None,
+) -> None:
+    """Release the sums of the warm-up, if there are any, and begin the main mechanism.
+
+    **Privacy.** Post-processing of noisy nodes.
+    """
+    count, leaf, found = len(page), layout.warm_up_leaf, known[0]
+    width, mechanism = layout.leaf.width, layout.warm_up
+    clipping = found.range_of(page.group)
+    page.after, page.removed = page.t, np.zeros(count)
+    page.prefixes = [np.zeros(count) for _ in range(width)]
+    if mechanism is not None:
+        grids = Grids(clipping, *(np.array([each]) for each in leaf.cut(mechanism.steps)))
+        decoder = mechanism.strategy.decoder(mechanism.leaves)
+        prefixes = [
+            decoder.decode_each(_rows_of(decoder.start(), count), slice(None), 1, nodes) * 1.0
+            for nodes in warm_up
+        ]
+        units = leaf.units(grids)
+        none = [0.0] * len(units)
+        each = found.removed_each[page.group]
+        nothing = _anchor(clipping, 0, none, [0.0] * width, 0.0, each)
+        t = np.array([layout.lag])
+        page.sums = read(layout, nothing, units, leaf.offsets(clipping), t, prefixes)
+        sums = list(page.sums)
+        for reading, counts in leaf.corrected:
+            page.removed = removed_by(layout, nothing, counts, t, sums)
+            sums[reading] = sums[reading] + page.removed
+        page.units = units
+        if table is not None:
+            covariance = layout.covariances_of_warm_up(count, units)
+            table.fill(page, sums, covariance, clipping, found.clipped_share[page.group])
+        latest: Sequence[FloatArray] = page.sums
+    else:
+        latest = ()
+    if layout.main is None:
+        return
+    strategy, leaves = layout.main.strategy, layout.main.leaves
+    page.encoders = [_rows_of(strategy.encoder(leaves).start(), count) for _ in range(width)]
+    page.decoders = [_rows_of(strategy.decoder(leaves).start(), count) for _ in range(width)]
+    page.processes = [_rows_of(strategy.noise_process(leaves).start(), count) for _ in range(width)]
+    if not page.sums:
+        readings = len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
+        page.sums = [np.zeros(count) for _ in range(readings)]
+    if layout.memory.window is not None:
+        page.before = np.zeros((len(page.sums), count, layout.memory.window))
+    _begin_segment(layout, page, known, latest)
+
+
+def _cuts(layout: Layout, segment: Segment, share: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
+    """Steps of each key's lattice, and what an observation counts on it."""
+    used = np.bincount(share)
+    cuts = np.zeros((len(used), 2), np.int64)
+    for number in np.flatnonzero(used).tolist():
+        cuts[number] = layout.cut(segment.steps, number)
+    steps, count = cuts[share].T
+    return np.ascontiguousarray(steps), np.ascontiguousarray(count)
+
+
+def _begin_segment(
+    layout: Layout, page: Page, found: list[Found], latest: Sequence[FloatArray]
+) -> None:
+    """Choose each key's lattice from now on; ``latest`` are the last released readings."""
+    page.segment += 1
+    learned = found[page.segment]
+    clipping = learned.range_of(page.group)
+    share = np.full(len(page), 0.5)
+    if layout.leaf.splits and len(latest):
+        share = layout.statistic.count_share(tuple(latest), clipping)
+    page.shares.append(nearest_share(share).astype(np.uint8))
+    page.begins.append(layout.leaf_of(page.t + 1) - 1)
+    kept = len(layout.still_felt([(begin, ()) for begin in page.begins], page.begins[-1]))
+    page.begins, page.shares = page.begins[-kept:], page.shares[-kept:]
+    page.units = _units(layout, page, len(page.begins) - 1, found)
+
+
+def _units(layout: Layout, page: Page, number: int, found: list[Found]) -> Units:
+    """What lattice units are worth in the segment with this number of those still felt."""
+    learned = found[page.segment - (len(page.begins) - 1 - number)]
+    segment = layout.segment_at(layout.lag + page.begins[number] * layout.every + 1)
+    clipping = learned.range_of(page.group)
+    return layout.leaf.units(Grids(clipping, *_cuts(layout, segment, page.shares[number])))
+
+
+def close_tick(
+    layout: Layout,
+    page: Page,
+    exact_leaves: list[IntArray],
+    noise: list[IntArray],
+    table: Table | None,
+    found: list[Found],
+    noisy: list[IntArray] | None = None,
+) -> Closed:
+    """Encode, add noise, decode, read; at the end of a segment begin the next.
+
+    ``found`` is all that was learned so far, at the end of a segment also from that one.  ``noisy``
+    are the nodes as they were released, when what happened is repeated.
+    """
+    mechanism, leaf = layout.main, layout.leaf
+    assert mechanism is not None
+    page.t += 1
+    number = layout.leaf_of(page.t)
+    encoder = mechanism.strategy.encoder(mechanism.leaves)
+    decoder = mechanism.strategy.decoder(mechanism.leaves)
+    nodes, prefixes = [], []
+    for column, exact in enumerate(exact_leaves):
+        exact_nodes = encoder.encode_each(page.encoders[column], slice(None), number, exact)
+        nodes.append(exact_nodes + noise[column] if noisy is None else noisy[column])
+        prefixes.append(
+            decoder.decode_each(page.decoders[column], slice(None), number, nodes[column])
+        )
+    learned = found[page.segment]
+    group = page.group
+    clipping = learned.range_of(group)
+    anchor = _anchor(
+        clipping, page.after, page.sums, page.prefixes, page.removed, learned.removed_each[group]
+    )
+    t = np.array([page.t])
+    last_prefixes = [prefix * 1.0 for prefix in prefixes]
+    plain = read(
+        layout, anchor, page.units, leaf.offsets(clipping), t, [one.copy() for one in last_prefixes]
+    )
+    sums = list(plain)
+    for reading, counts in leaf.corrected:
+        sums[reading] = sums[reading] + removed_by(layout, anchor, counts, t, sums)
+    if page.before is not None:
+        ring = page.before[:, :, number % page.before.shape[2]]
+        sums, running = [total - past for total, past in zip(sums, ring, strict=True)], sums
+        ring[:] = running
+    if table is not None:
+        _tell(layout, page, table, number, sums, found)
+    segment = layout.segment_at(page.t)
+    if page.t == segment.last and page.t < layout.length:
+        if leaf.corrected:
+            page.removed = removed_by(layout, anchor, leaf.corrected[0][1], t, plain)
+        page.after, page.sums, page.prefixes = page.t, plain, last_prefixes
+        _begin_segment(layout, page, found, sums)
+    return Closed(exact_leaves, nodes)
+
+
+def _tell(
+    layout: Layout,
+    page: Page,
+    table: Table,
+    number: int,
+    sums: list[FloatArray],
+    found: list[Found],
+) -> None:
+    """Release the readings at a leaf."""
+    learned, group = found[page.segment], page.group
+    worth: list[Worth] = [
+        *((begin, _units(layout, page, at, found)) for at, begin in enumerate(page.begins[:-1])),
+        (page.begins[-1], page.units),
+    ]
+    warm_up = _warm_up_units(layout, page, found[0])
+    covariance = layout.covariances(np.array([number]), worth, warm_up)
+    table.fill(page, sums, covariance, learned.range_of(group), learned.clipped_share[group])
+
+
+def _anchor(
+    clipping: Range, after: int, sums: list[Any], prefixes: list[Any], removed: Any, each: Any
+) -> Anchor:
+    """From where many keys count on."""
+    return Anchor(clipping, after, tuple(sums), tuple(prefixes), removed, each)
+
+
+def _warm_up_units(layout: Layout, page: Page, found: Found) -> Units:
+    if layout.warm_up is None:
+        return ()
+    clipping = found.range_of(page.group)
+    cut = layout.warm_up_leaf.cut(layout.warm_up.steps)
+    return layout.warm_up_leaf.units(Grids(clipping, *(np.array([each]) for each in cut)))
+
+
+class Table:
+    """The releases of one tick, filled page by page."""
+
+    def __init__(self, layout: Layout, keys: tuple[Key, ...], t: int) -> None:
+        self._layout, self._keys, self._t = layout, keys, t
+        rows = len(keys) * len(layout.statistic.names)
+        self._names = numbers_of(layout)
+        self._columns = {
+            name: np.empty(rows)
+            for name in (*self._names, "clip_lower", "clip_upper", "clipped_share")
+        }
+        self._filled = False
+
+    def fill(
+        self,
+        page: Page,
+        sums: list[FloatArray],
+        covariance: Callable[[int, int], Any],
+        clipping: Range,
+        clipped_share: FloatArray,
+    ) -> None:
+        """Work out the numbers of a page, and keep them as its latest."""
+        layout, count = self._layout, len(page)
+        width = len(layout.statistic.names)
+        part = slice(page.first * width, (page.first + count) * width)
+        t = np.full(count, self._t)
+        numbers = values_of(layout, t, sums, covariance, clipping)
+        for name in self._names:
+            self._columns[name][part] = numbers[name]
+        for name, column in clipping_fields(layout, clipping, clipped_share).items():
+            self._columns[name][part] = np.repeat(np.broadcast_to(column, count), width)
+        page.latest = {name: column[part] for name, column in self._columns.items()}
+        self._filled = True
+
+    def releases(self) -> Releases:
+        """All of them."""
+        layout, count = self._layout, len(self._keys)
+        if not self._filled:
+            return no_releases(layout)
+        t = np.full(count, self._t)
+        return Releases(
+            self._keys,
+            np.arange(count),
+            t,
+            times_of(layout, t, 0),
+            layout.statistic.names,
+            self._columns,
+            layout.noise_law,
+            layout.post_processing,
+        )

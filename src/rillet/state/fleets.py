@@ -1,0 +1,331 @@
+"""A fleet as bytes: what all keys have in common, pages of keys, and what happened since.
+
+A page is written rarely, as a whole; in between, what each tick added to it is: its leaves and its
+noisy nodes.  From them the page is made again, and so are its releases, which are post-processing:
+none has to be kept until it is delivered.
+
+**Privacy.** The bytes hold unreleased data and must be sealed before they are kept.  Their length
+depends on public numbers only, but for values that wait for their tick.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from rillet.errors import StateError
+from rillet.fleet import (
+    PAGE,
+    Closed,
+    Common,
+    Fleet,
+    Found,
+    Page,
+    Table,
+    begin_main,
+    close_tick,
+    new_page,
+)
+from rillet.layout import Layout
+from rillet.noise import IntArray, Secret
+from rillet.release import Key, Releases
+from rillet.state.base import POOL
+from rillet.state.binding import Address
+from rillet.statistic import Range
+from rillet.threshold import Look
+
+COMMON: Final[Address] = ("common", 0)
+#: What happened is kept up to as much as the pages take, and this many bytes.
+_FEWEST_CHANGES: Final = 2**20
+
+
+def pack(fields: Any) -> bytes:
+    """A header in JSON, then the arrays that it names, little-endian."""
+    content: list[bytes] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            kind = value.dtype.newbyteorder("<")
+            content.append(np.ascontiguousarray(value, kind).tobytes())
+            return {"array": [kind.str, *value.shape]}
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+    header = json.dumps(plain(fields), separators=(",", ":")).encode()
+    return b"".join((len(header).to_bytes(4, "big"), header, *content))
+
+
+def unpack(content: bytes) -> Any:
+    """What :func:`pack` wrote."""
+    offset = 4 + int.from_bytes(content[:4], "big")
+
+    def read(fields: dict[str, Any]) -> Any:
+        # Objects are read in the order in which they were written, and so are the arrays.
+        nonlocal offset
+        if "array" not in fields:
+            return fields
+        kind, *shape = fields["array"]
+        count = int(np.prod(shape, dtype=np.int64))
+        values = np.frombuffer(content, np.dtype(kind), count, offset)
+        offset += values.nbytes
+        return values.astype(values.dtype.newbyteorder("="), copy=True).reshape(shape)
+
+    return json.loads(content[4:offset], object_hook=read)
+
+
+def encode_common(common: Common) -> bytes:
+    """Everything but the values of the warm-up."""
+    return pack(
+        {
+            "secret": common.secret.to_bytes().decode("ascii"),
+            "t": common.t,
+            "raw_held": common.raw_held,
+            "exact_counts": common.exact_counts,
+            "looks": [
+                [
+                    [one.observations, one.noisy, one.scale, one.law, one.centre, one.point]
+                    for one in looks
+                ]
+                for looks in common.looks
+            ],
+            "ranges": [[[one.lower, one.upper] for one in own] for own in common.ranges],
+            "found": [list(found) for found in common.found],
+        }
+    )
+
+
+def decode_common(content: bytes) -> Common:
+    """What :func:`encode_common` wrote."""
+    fields = unpack(content)
+    held = fields["raw_held"]
+    return Common(
+        Secret.from_bytes(fields["secret"].encode("ascii")),
+        fields["t"],
+        [],
+        None if held is None else (held[0], held[1], held[2]),
+        fields["exact_counts"],
+        [tuple(Look(*one) for one in looks) for looks in fields["looks"]],
+        [tuple(Range(*one) for one in own) for own in fields["ranges"]],
+        [Found(*found) for found in fields["found"]],
+    )
+
+
+def encode_page(page: Page, sequence: IntArray) -> bytes:
+    """All of a page."""
+    return pack({**vars(page), "units": None, "sequence": sequence})
+
+
+def decode_page(layout: Layout, content: bytes, found: list[Found]) -> tuple[Page, IntArray]:
+    """What :func:`encode_page` wrote, and the sequence numbers of its keys."""
+    fields = unpack(content)
+    sequence = fields.pop("sequence")
+    for name in ("encoders", "decoders", "processes"):
+        fields[name] = [tuple(np.asfortranarray(part) for part in own) for own in fields[name]]
+    page = Page(**{**fields, "units": ()})
+    return page.with_units(layout, found), sequence
+
+
+class Change(NamedTuple):
+    """What one commit did to a page: ticks that were closed, and the open one then."""
+
+    batch: int
+    closed: list[Closed]
+    exact_partial: list[IntArray] | None
+    sequence: IntArray | None
+
+    def to_bytes(self) -> bytes:
+        """To be sealed."""
+        return pack([self.batch, [list(one) for one in self.closed], *self[2:]])
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Change:
+        """What :meth:`to_bytes` gave."""
+        batch, closed, *rest = unpack(content)
+        return cls(batch, [Closed(*one) for one in closed], *rest)
+
+
+def repeat(
+    layout: Layout, page: Page, change: Change, found: list[Found], tables: dict[int, Table]
+) -> None:
+    """Do to a page again what a commit did; ``tables`` by their ticks take its releases."""
+    for closed in change.closed:
+        if page.t < layout.lag:
+            page.t = layout.lag
+            begin_main(layout, page, found, closed.noisy, tables.get(page.t))
+            continue
+        table = tables.get(page.t + 1)
+        close_tick(layout, page, closed.exact_leaves, [], table, found, closed.noisy)
+        for exact_partial in page.exact_partial:
+            exact_partial[:] = 0
+    if change.exact_partial is not None:
+        page.exact_partial = change.exact_partial
+
+
+def page_at_beginning(layout: Layout, first: int, group: IntArray, found: list[Found]) -> Page:
+    """A page that was never written."""
+    page = new_page(layout, first, group)
+    if layout.declared_range is not None:
+        begin_main(layout, page, found, ())
+    return page
+
+
+class Rows(Protocol):
+    """The rows of a store."""
+
+    def has(self, address: Address) -> bool:
+        """Whether there is such a row."""
+
+    def read_row(self, address: Address) -> bytes:
+        """Its content."""
+
+    def read_learning(self, index: int) -> list[bytes]:
+        """The parts of a learning buffer, in order."""
+
+    def numbers_of_changes(self, page: int) -> list[int]:
+        """The numbers of what happened to a page since it was written, in order."""
+
+
+class KeptFleet:
+    """A fleet, and what of it is on disk.
+
+    ``undelivered`` batches are not in the outbox: their releases are made again.
+    """
+
+    def __init__(
+        self, layout: Layout, keys: tuple[Key, ...], rows: Rows, undelivered: range
+    ) -> None:
+        common = decode_common(rows.read_row(COMMON))
+        for raw_part in rows.read_learning(POOL):
+            half = len(raw_part) // 2
+            key_of, raw_values = np.frombuffer(raw_part[:half], np.int64), raw_part[half:]
+            common.raw_buffer.append((key_of, np.frombuffer(raw_values)))
+        self.fleet = Fleet(layout, keys, common, [])
+        #: Parts of the warm-up's buffer that are on disk.
+        self._buffered = len(common.raw_buffer)
+        #: Bytes of what happened to each page since it was written, by its number.
+        self._changes: dict[int, dict[int, int]] = {}
+        #: Releases that were not delivered and are not in the outbox, by batch.
+        self._waiting: dict[int, Releases] = {}
+        #: What a commit is about to write; set while it has not been written.
+        self._writing: Callable[[], None] | None = None
+        tables: dict[int, Table] = {}
+        batch_of: dict[int, int] = {}
+        for number, first in enumerate(range(0, len(keys), PAGE)):
+            page = self._read_page(rows, number, slice(first, first + PAGE))
+            for name in rows.numbers_of_changes(number):
+                content = rows.read_row(("change", number, name))
+                change = Change.from_bytes(content)
+                self._changes.setdefault(number, {})[name] = len(content)
+                begin = max(page.t + 1, layout.lag)
+                for t in range(begin, begin + len(change.closed)):
+                    batch_of[t] = change.batch
+                    if t == common.t or change.batch in undelivered:
+                        tables.setdefault(t, Table(layout, keys, t))
+                repeat(layout, page, change, common.found, tables)
+                if change.sequence is not None:
+                    self.fleet.sequence[first : first + PAGE] = change.sequence
+            self.fleet.pages.append(page)
+        for batch in undelivered:
+            again = [table.releases() for t, table in tables.items() if batch_of[t] == batch]
+            self._waiting[batch] = Releases.join([one for one in again if len(one)])
+
+    def _read_page(self, rows: Rows, number: int, keys: slice) -> Page:
+        fleet, found = self.fleet, self.fleet.common.found
+        if not rows.has(("page", number)):
+            return page_at_beginning(fleet.layout, keys.start, fleet.group_of[keys], found)
+        content = rows.read_row(("page", number))
+        page, fleet.sequence[keys] = decode_page(fleet.layout, content, found)
+        return page
+
+    # --- delivery --------------------------------------------------------------------------------
+
+    def undelivered(self, acknowledged: int) -> dict[int, Releases]:
+        """Batches after this one that are not in the outbox."""
+        return {batch: one for batch, one in self._waiting.items() if batch > acknowledged}
+
+    def acknowledge(self, batch: int) -> None:
+        """Everything up to this batch has been delivered."""
+        self._waiting = self.undelivered(batch)
+
+    # --- committing ------------------------------------------------------------------------------
+
+    def changed(
+        self, number: int, batch: int, releases: Releases | None
+    ) -> tuple[Iterator[tuple[Address, bytes]], list[Address]]:
+        """Rows to write since the last commit, and rows that are not needed any more.
+
+        What happened is written page by page, until that takes as much as the pages themselves;
+        then they are.
+        """
+        if self._writing is not None:
+            raise StateError(
+                "state: a commit failed, and what is in memory is ahead of the disk; open the "
+                "state again: it goes on where it stopped"
+            )
+        fleet, parts, buffered = self.fleet, self.fleet.common.raw_buffer, self._buffered
+        if releases is not None:
+            self._waiting[batch] = releases
+        changes = {
+            page: self._change_of(page, batch).to_bytes()
+            for page in sorted(fleet.touched | fleet.closed.keys())
+        }
+        written = sum(sum(sizes.values()) for sizes in self._changes.values())
+        written += sum(map(len, changes.values()))
+        # Noise that later leaves need does not follow from what was released.
+        remembers = any(map(len, fleet.pages[0].processes))
+        whole = remembers or written > max(_FEWEST_CHANGES, fleet.bytes_of_pages)
+        gone: list[Address] = []
+        if not parts:
+            gone += [("learning", POOL, part) for part in range(buffered)]
+        if whole:
+            gone += [("change", page, one) for page, own in self._changes.items() for one in own]
+
+        def written_over() -> None:
+            self._buffered = len(parts)
+            if whole:
+                self._changes, self._waiting = {}, {}
+                return
+            for page, content in changes.items():
+                self._changes.setdefault(page, {})[number] = len(content)
+
+        self._writing = written_over
+        learned = (
+            (("learning", POOL, part), b"".join(column.tobytes() for column in parts[part]))
+            for part in range(buffered, len(parts))
+        )
+        common = [(COMMON, encode_common(fleet.common))]
+        if whole:
+            return chain(common, learned, self._all_rows()), gone
+        return chain(
+            common, learned, ((("change", page, number), one) for page, one in changes.items())
+        ), gone
+
+    def _change_of(self, page: int, batch: int) -> Change:
+        fleet, own = self.fleet, self.fleet.pages[page]
+        sequence = fleet.sequence[own.first : own.first + len(own)]
+        return Change(
+            batch,
+            fleet.closed.get(page, []),
+            own.exact_partial if page in fleet.touched else None,
+            sequence if (sequence >= 0).any() else None,
+        )
+
+    def _all_rows(self) -> Iterator[tuple[Address, bytes]]:
+        """All pages as they are, and what is still to be delivered."""
+        for number, page in enumerate(self.fleet.pages):
+            sequence = self.fleet.sequence[page.first : page.first + len(page)]
+            yield ("page", number), encode_page(page, sequence)
+        for batch, waiting in self._waiting.items():
+            yield ("outbox", batch), waiting.to_bytes()
+
+    def take_over(self) -> None:
+        """All of it was written."""
+        assert self._writing is not None
+        self._writing()
+        self._writing = None
+        self.fleet.forget_changes()
