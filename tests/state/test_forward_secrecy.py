@@ -40,7 +40,7 @@ import pytest
 
 import rillet.state.store
 from helpers.streams import DELTA, SECRET, baseline, paper, small_chunks
-from rillet import BinaryTree, Plan, Secret
+from rillet import BinaryTree, BufferedToeplitz, Plan, Secret
 from rillet.noise import LatticeNoise
 from rillet.state.binding import name_of
 from rillet.state.encoding import decode_state
@@ -57,7 +57,14 @@ PLANS = {
     "paper": lambda: paper(300, 60),
     "paper, backfilled": lambda: paper(300, 60, every=5, backfill=True),
     "signed digits, refreshed": lambda: Plan(epsilon=1.0, upper=100.0, length=300, lag=40),
-    "toeplitz": lambda: Plan(epsilon=1.0, delta=DELTA, upper=100.0, length=300, lag=40),
+    "toeplitz": lambda: Plan(
+        epsilon=1.0,
+        delta=DELTA,
+        upper=100.0,
+        length=300,
+        lag=40,
+        strategy=BufferedToeplitz(),
+    ),
     "keys": lambda: Plan(epsilon=1.0, upper=100.0, length=60, lag=5, keys=KEYS),
     "keys, shared": lambda: Plan(
         epsilon=1.0, upper=100.0, length=60, lag=200, keys=KEYS, shared_threshold=True
