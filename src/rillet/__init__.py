@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         StreamEnded,
     )
     from rillet.noise import Secret
-    from rillet.plan import Plan
+    from rillet.plan import LearnedRange, Plan, learn_range
     from rillet.privacy import Charges, Guarantee, Person
     from rillet.release import Release, Releases
     from rillet.statistic import Count, Mean, Sum
@@ -55,6 +55,7 @@ __all__ = [
     "HonakerTree",
     "Independent",
     "InputError",
+    "LearnedRange",
     "Mean",
     "MissingExtra",
     "NotReady",
@@ -78,6 +79,7 @@ __all__ = [
     "TailHistogram",
     "WindowToeplitz",
     "__version__",
+    "learn_range",
     "run",
 ]
 
@@ -95,6 +97,7 @@ _HOMES = {
     "HonakerTree": "rillet.strategy",
     "Independent": "rillet.strategy",
     "InputError": "rillet.errors",
+    "LearnedRange": "rillet.plan",
     "Mean": "rillet.statistic",
     "MissingExtra": "rillet.errors",
     "NotReady": "rillet.errors",
@@ -117,6 +120,7 @@ _HOMES = {
     "Sum": "rillet.statistic",
     "TailHistogram": "rillet.threshold",
     "WindowToeplitz": "rillet.strategy",
+    "learn_range": "rillet.plan",
     "run": "rillet.engine",
 }
 

@@ -121,8 +121,17 @@ def _print(results: list[Result]) -> None:
     """The findings in words; the first table of each where only a few were asked for."""
     from rich.table import Table
 
+    from rillet.reproduce.report import summary_table
+
     few = len(results) <= 2
     screen = console()
+    summary = summary_table(results)
+    if summary.rows:
+        shown = Table(*summary.head, title=summary.caption, title_justify="left", box=None)
+        for row in summary.rows:
+            shown.add_row(*row)
+        screen.print(shown)
+        screen.print()
     for result in results:
         screen.print(result.title, style="bold")
         for heading, text in (("Paper", result.paper), ("Here", result.ours)):

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,12 @@ from rillet.errors import OutputError
 from rillet.reproduce.experiments import numbers_of
 from rillet.reproduce.result import Picture, Result, Table
 
-__all__ = ["REPORT", "html_report", "write_report"]
+__all__ = ["REPORT", "html_report", "named_tables", "summary_table", "write_report"]
 
 REPORT: Final = "report.html"
 NUMBERS: Final = "numbers.json"
 FIGURES: Final = "figures"
+TABLES: Final = "tables"
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1a1a1a; --faint: #5c5c5c; --line: #d9d9d9; --tint: #f6f8fa; }
@@ -63,6 +65,10 @@ def write_report(results: Sequence[Result], folder: Path, *, quick: bool) -> Pat
             for picture in result.pictures:
                 (folder / FIGURES / f"{picture.name}.png").write_bytes(picture.png)
                 (folder / FIGURES / f"{picture.name}.pdf").write_bytes(picture.pdf)
+        (folder / TABLES).mkdir(exist_ok=True)
+        for name, table in named_tables(results):
+            with (folder / TABLES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([table.head, *table.rows])
         numbers = json.dumps(numbers_of(results, quick), indent=1, ensure_ascii=False)
         (folder / NUMBERS).write_text(numbers + "\n", encoding="utf-8")
         page.write_text(html_report(results, quick=quick), encoding="utf-8")
@@ -70,6 +76,25 @@ def write_report(results: Sequence[Result], folder: Path, *, quick: bool) -> Pat
         reason = error.strerror or type(error).__name__
         raise OutputError(f"{folder}: expected a folder to write to, found: {reason}") from error
     return page
+
+
+def summary_table(results: Sequence[Result]) -> Table:
+    """Everything that was compared, first of all."""
+    rows = [
+        (claim.item, claim.paper, claim.ours, claim.verdict)
+        for result in results
+        for claim in result.claims
+    ]
+    caption = "What the paper reports, and what comes out here"
+    return Table(caption, ("item", "paper", "here", "verdict"), tuple(rows))
+
+
+def named_tables(results: Sequence[Result]) -> Iterator[tuple[str, Table]]:
+    """Every table under the name of its file."""
+    yield "summary", summary_table(results)
+    for result in results:
+        for number, table in enumerate(result.tables, 1):
+            yield f"{result.name}-{number}" if number > 1 else result.name, table
 
 
 def html_report(results: Sequence[Result], *, quick: bool) -> str:
@@ -94,8 +119,10 @@ def html_report(results: Sequence[Result], *, quick: bool) -> str:
 <h1>The paper, reproduced on public data</h1>
 <p>Perrier, Asghar, Kaafar, “Private continual release of real-valued data streams”, NDSS 2019. The
 paper's data are not public; baskets of The Complete Journey stand in for its supermarket, simulated
-commutes for its train trips. {escape(amount)} All noise comes from published secrets, so that two
+commutes, light-tailed by construction, for its train trips: these test the method and not its
+premise. {escape(amount)} All noise comes from published secrets, so that two
 runs print the same numbers.</p>
+{_table(summary_table(results))}
 <nav>{links}</nav>
 {"".join(_section(result) for result in results)}
 </body>

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Picture", "Result", "Table", "measured", "plain", "ratio", "standard_error"]
+__all__ = ["Claim", "Picture", "Result", "Table", "measured", "plain", "ratio", "standard_error"]
 
 FloatArray = NDArray[np.float64]
 
@@ -27,6 +27,19 @@ class Table:
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that the paper reports, what comes out here, and the verdict in a few words.
+
+    The verdict is "reproduced", "shape only", "contradicted" or "not testable", with what for.
+    """
+
+    item: str
+    paper: str
+    ours: str
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,7 @@ class Result:
     numbers: Mapping[str, Any]
     tables: Sequence[Table] = ()
     pictures: Sequence[Picture] = ()
+    claims: Sequence[Claim] = ()
 
 
 def plain(value: Any) -> Any:
