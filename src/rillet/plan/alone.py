@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,8 +19,9 @@ from rillet.gather.observations import as_observations
 from rillet.noise import Secret
 from rillet.options import Option
 from rillet.privacy import Cost, Guarantee
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.threshold import THRESHOLDS, TailHistogram, Threshold
+from rillet.threshold.base import Outlook
 
 __all__ = ["LearnedRange", "learn_range"]
 
@@ -51,6 +53,9 @@ def learn_range(
     **Privacy.** (ε, δ)-differential privacy for the value of each of them, replace-one; how many
     there are is public.  Every call draws fresh noise, and spends the promise again.
 
+    The range is the best one for a sum of the values that is released once, at the same ε: nearly
+    all of them lie in it.
+
     Parameters
     ----------
     values
@@ -80,5 +85,9 @@ def learn_range(
     raw_values = as_observations(values)
     if not len(raw_values):
         raise ParameterError("values", "at least one", "none")
-    found = learner.learn(raw_values, bounds, budget, delta, Secret.generate())
+    look = learner.measure(raw_values, bounds, budget, delta, Secret.generate(), Setting())
+    count = max(1, look.observations)
+    # As many values again are to be clipped, for a sum with one draw of noise.
+    outlook = Outlook(2 * count, count, 2 * count, noise_per_unit=math.sqrt(2) / epsilon)
+    found = learner.judge(bounds, (look,), (), outlook).range
     return LearnedRange(found.lower, found.upper, len(raw_values), guarantee, cost, learner)
