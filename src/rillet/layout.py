@@ -136,8 +136,8 @@ class Layout:
     unit: Person | None = None
     gate: GateRule | None = None
     memory: Memory = field(default_factory=Memory)
-    #: Noise of the first look, where it is Gaussian: else the threshold adds its own.
-    first_look: LookNoise | None = None
+    #: Noise of the first look's rounds, where it is Gaussian: else the threshold adds its own.
+    first_look: tuple[LookNoise, ...] = ()
     #: Whether segments like the last one follow each other up to ``length``.
     repeats: bool = False
     #: Whether all keys are stepped at once, and learn their ranges in groups.
@@ -247,7 +247,7 @@ class Layout:
             "memory": asdict(self.memory),
             "threshold": _identity(self.threshold),
             "threshold_budget": str(self.threshold_budget),
-            "first_look": None if self.first_look is None else self.first_look.scale,
+            "first_look": [part.scale for part in self.first_look],
             "warm_up": None if self.warm_up is None else _calibrated(self.warm_up),
             "main": None if self.main is None else _calibrated(self.main),
             "segments": [

@@ -342,8 +342,8 @@ def first_look(layout: Layout, secret: Secret, raw_values: FloatArray) -> Look:
 
     **Privacy.** Costs a unit ``layout.threshold_cost``.
     """
-    threshold, noise = layout.threshold, layout.first_look
-    if noise is None:
+    threshold, centre = layout.threshold, None
+    if not layout.first_look:
         return threshold.measure(
             raw_values,
             layout.bounds,
@@ -352,13 +352,13 @@ def first_look(layout: Layout, secret: Secret, raw_values: FloatArray) -> Look:
             secret,
             layout.setting,
         )
-    exact_counts = threshold.count(raw_values, layout.bounds, None)
-    look = later_look(
-        noise,
-        exact_counts,
-        look_noise(noise, secret, layout.lag, len(exact_counts)),
-        None,
-    )
+    look = Look(0)
+    for number, noise in enumerate(layout.first_look):
+        if number:
+            centre = threshold.centre_of(layout.bounds, look)
+        exact_counts = threshold.count(raw_values, layout.bounds, centre)
+        draws = look_noise(noise, secret.derive("round", number), layout.lag, len(exact_counts))
+        look = later_look(noise, exact_counts, draws, centre)
     return replace(look, observations=threshold.observed(look.noisy))
 
 

@@ -65,21 +65,23 @@ def baskets() -> FloatArray:
 @given(
     values=some.lists(FLOATS, min_size=1, max_size=30),
     lower=some.floats(-10, 10),
+    other=some.floats(-10, 10),
     widths=some.lists(some.floats(0.01, 100), min_size=1, max_size=5),
     steps=some.sets(some.integers(1, 30), min_size=1),
     cut=some.integers(1, 30),
 )
-def test_clipping_is_that_of_clipped_values(values, lower, widths, steps, cut):
+def test_clipping_is_that_of_clipped_values(values, lower, other, widths, steps, cut):
     n = len(values)
     at = np.array(sorted({min(step, n) for step in steps}))
-    upper = lower + np.array(widths)
-    # A second segment with other ranges: those of the runs in reverse order.
+    # A second segment with other ranges: those of the runs in reverse order, from another end.
     ends = np.unique([min(cut, n), n])
-    both = np.column_stack((upper, upper[::-1]))[:, : len(ends)]
-    found = clipping(Paths(ends, both, 0 * both, 0 * both), np.array(values), at, lower)
+    both = np.column_stack((widths, widths[::-1]))[:, : len(ends)]
+    lowers = np.broadcast_to(np.array([lower, other])[: len(ends)], both.shape)
+    path = Paths(ends, lowers, lowers + both, 0 * both, 0 * both)
+    found = clipping(path, np.array(values), at)
     segment = np.searchsorted(ends, np.arange(1, n + 1))
-    for run, ranges in enumerate(both):
-        clipped = np.clip(values, lower, ranges[segment])
+    for run, ranges in enumerate(path.uppers):
+        clipped = np.clip(values, lowers[run][segment], ranges[segment])
         by_hand = np.cumsum(clipped - np.array(values))[at - 1]
         assert found[run] == pytest.approx(by_hand, abs=1e-9)
 
@@ -89,11 +91,12 @@ def test_clipping_and_what_is_added_back_by_hand():
     steps = np.array([2, 4, 6])
     row = {"added": [[0.0, 0.5]], "added_each": [[0.0, 0.25]]}
     ends, uppers = np.array([3, 6]), np.array([[6.0, 4.0]])
-    path = Paths(ends, uppers, **{name: np.array(value) for name, value in row.items()})
+    lowers = np.zeros((1, 2))
+    path = Paths(ends, lowers, uppers, **{name: np.array(value) for name, value in row.items()})
     # Taken: 3 from the 9; then 3 from the 7; then 4 from the 8.
     assert clipping(path, values, steps).tolist() == [[-3.0, -6.0, -10.0]]
     assert path.added_at(steps).tolist() == [[0.0, 0.75, 1.25]]
-    last = Paths(ends, uppers, path.added, path.added_each, added_last=np.array([9.0]))
+    last = Paths(ends, lowers, uppers, path.added, path.added_each, added_last=np.array([9.0]))
     assert last.added_at(steps).tolist() == [[0.0, 0.75, 9.0]]
 
 
@@ -241,7 +244,8 @@ def test_paths_are_those_of_whole_streams(delta):
         releases = plan.open(secret=Secret.for_tests(11), key=(run,)).update_many(values)
         at = np.searchsorted(releases.t, paths.ends)
         assert paths.uppers[run].tolist() == releases.clip_upper[at].tolist()
-        stated = noise_std(layout, paths.uppers[run : run + 1], releases.t[::997])
+        assert paths.lowers[run].tolist() == releases.clip_lower[at].tolist()
+        stated = noise_std(layout, paths.widths[run : run + 1], releases.t[::997])
         assert stated[0] == pytest.approx(releases.sum_noise_std[::997])
         # What is left of the error after clipping and adding back is noise of the stated size.
         index = np.searchsorted(releases.t, steps)

@@ -263,7 +263,7 @@ def _threshold_budget(forecast: Forecast) -> str:
     layout = forecast.candidate.plan.layout
     if not layout.lag:
         return "0"
-    if layout.first_look is not None:
+    if layout.first_look:
         return str(layout.threshold_cost)
     return f"{float(layout.threshold_cost.epsilon):.4g} of {layout.guarantee.epsilon:g}"
 

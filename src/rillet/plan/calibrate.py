@@ -75,11 +75,12 @@ def layout_of(plan: Plan) -> Layout:
             contributions=contributions,
         )
     segments, repeats = _segments(plan, main, threshold, lag)
-    first_look, threshold_cost, rounding = None, threshold.cost(budget, plan.delta), Cost()
+    first_look: tuple[LookNoise, ...] = ()
+    threshold_cost, rounding = threshold.cost(budget, plan.delta), Cost()
     if lag and contributions.most > 1 and strategy.law == "gaussian":
         rounding = Cost() if main is None else main.rounding
         first_look = _first_look(plan, threshold, lag, contributions.most, rounding)
-        threshold_cost = first_look.cost
+        threshold_cost = sum((part.cost for part in first_look), Cost())
     else:
         budget /= contributions.most
     return Layout(
@@ -146,13 +147,15 @@ def contributions_of(plan: Plan) -> Contributions:
     return Contributions(most, rule.apart, min(most, max(1, len(plan.keys))))
 
 
-def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int, rounding: Cost) -> LookNoise:
+def _first_look(
+    plan: Plan, threshold: Threshold, lag: int, most: int, rounding: Cost
+) -> tuple[LookNoise, ...]:
     """The first look with Gaussian noise, as if all of a person's observations were in it.
 
     A person may be in the warm-up and after it, and Gaussian costs compose as the rest does; what
     the ``rounding`` of nodes may cost is left aside, since a single observation may cause it.
     """
-    if not threshold.begins_with_counts:
+    if not threshold.first_counts:
         raise ParameterError(
             "threshold",
             "one whose first look is counts, since a person may be in several looks",
@@ -162,12 +165,19 @@ def _first_look(plan: Plan, threshold: Threshold, lag: int, most: int, rounding:
     share = Fraction(repr(plan.threshold_share))
     mu_squared = (Fraction(gaussian_mu(plan.guarantee)) ** 2 - rounding.mu_squared) * share
     moved = most**2 * threshold.count_sensitivity("gaussian", added=True)
-    scale = gaussian_std(moved, root_down(mu_squared))
-    return LookNoise(lag, scale, "gaussian", Cost.gaussian(moved / Fraction(scale) ** 2))
+    scales = [gaussian_std(moved, root_down(mu_squared * part)) for part in threshold.first_counts]
+    return tuple(
+        LookNoise(lag, scale, "gaussian", Cost.gaussian(moved / Fraction(scale) ** 2))
+        for scale in scales
+    )
 
 
 def _warm_up(
-    plan: Plan, strategy: Strategy, lag: int, spent: Cost, first_look: LookNoise | None
+    plan: Plan,
+    strategy: Strategy,
+    lag: int,
+    spent: Cost,
+    first_look: tuple[LookNoise, ...],
 ) -> Mechanism | None:
     """The sum of the first ``lag``, with what learning the threshold leaves.
 
@@ -180,7 +190,7 @@ def _warm_up(
     promise, left = Guarantee(plan.epsilon), Cost(epsilon=spent.epsilon)
     if plan.backfill:
         of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
-    if first_look is not None:
+    if first_look:
         of_sum, promise, left = Independent(law="gaussian"), plan.guarantee, spent
     leaves = -(-lag // plan.leaf_every) if plan.backfill else 1
     most, moves = contributions_of(plan).most, plan.statistic.leaf(plan.setting(of_sum.law)).moves

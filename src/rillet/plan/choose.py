@@ -219,9 +219,12 @@ _FEWEST_TICKS_TO_LEARN = 30
 _LONGEST_WARM_UP_BY_CLOCK = duration("7d")
 #: A look that many keys share takes at least this part of the budget.
 _SMALLEST_LOOK_SHARE = 0.005
-#: The first look takes this part of the stream, and at most 10,000 observations at ε = 1 or more.
+#: The first look takes this part of the stream, at most 10,000 observations at ε = 1 or more, and
+#: at least 500, below which counts are lost in their noise, if that is no sixth of the stream.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
+_SHORTEST_WARM_UP = 500
+_LARGEST_WARM_UP_PART = 6
 
 
 def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
@@ -245,12 +248,14 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     if plan.shared_threshold and plan.clock is not None:
         # Counts of many keys need less of each: with as many times as many, as much less noise.
         share = max(_SMALLEST_LOOK_SHARE, share / len(plan.keys))
+    # The noise of a sum with a hidden count is scaled to the farther end of the range from 0.
+    two_sided = plan.clock is None or not plan.statistic.from_zero or plan.bounds.lower < 0
     growth = TailHistogram.growth if refresh == "auto" else refresh
-    return TailHistogram(growth=growth, share=share)
+    return TailHistogram(growth=growth, share=share, two_sided=two_sided)
 
 
 def _tail_lag(plan: Plan, length: int) -> int:
-    """A thirtieth of the stream, at most 10,000/ε observations, in whole releases.
+    """A thirtieth of the stream, from 500/ε to 10,000/ε observations, in whole releases.
 
     By the clock a thirtieth of the ticks: how many observations they have is not known.
     """
@@ -262,8 +267,11 @@ def _tail_lag(plan: Plan, length: int) -> int:
         lag = max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
         # Keys that learn together have as many times as many values in a tick.
         return -(-lag // len(plan.keys)) if plan.shared_threshold else lag
-    longest = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon))
-    lag = max(1, min(length // _WARM_UP_PART, span, longest))
+    shortest, longest = (
+        math.ceil(count / min(1.0, plan.epsilon)) for count in (_SHORTEST_WARM_UP, _LONGEST_WARM_UP)
+    )
+    part = max(length // _WARM_UP_PART, min(shortest, length // _LARGEST_WARM_UP_PART))
+    lag = max(1, min(part, span, longest))
     return lag // every * every if lag >= every else min(every, length)
 
 

@@ -103,7 +103,7 @@ def _course(layout: Layout) -> Iterator[str]:
     clock, lag, known = layout.clock, layout.lag, layout.length_is_known
     if lag:
         spent = f"ε₁ = {float(layout.threshold_cost.epsilon):.4g}"
-        if layout.first_look is not None:
+        if layout.first_look:
             spent = str(layout.threshold_cost)
         budget = f"{layout.threshold.name}, {spent}"
         if clock is None:

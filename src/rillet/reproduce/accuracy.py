@@ -67,8 +67,8 @@ def evaluate(
     released = steps >= max(layout.lag, 1)
     at = steps[released]
     paths = draw_paths(plan, values, runs, _SEED)
-    widths = paths.uppers - layout.bounds.lower
-    bias = clipping(paths, values, at, layout.bounds.lower) + paths.added_at(at)
+    widths = paths.widths
+    bias = clipping(paths, values, at) + paths.added_at(at)
     squares = np.mean(bias**2 + noise_std(layout, widths, at) ** 2, axis=1)
     ends = expected_errors(layout, widths, bias[:, -1], draws, simulation_secret(_SEED))
     over_all, at_end = math.sqrt(float(squares.mean())), float(ends.mean())
@@ -123,7 +123,7 @@ class FixedRanges:
         at = np.array([len(observed)]) if steps is None else steps
         lowest = max(float(np.median(observed[:100_000])) - lower, (upper - lower) * 2.0**-20)
         uppers = lower + np.geomspace(lowest, upper - lower, count)
-        return cls(uppers, at, clipping(Paths.constant(uppers, at[-1:]), observed, at, lower))
+        return cls(uppers, at, clipping(Paths.constant(uppers, at[-1:], lower), observed, at))
 
 
 @dataclass(frozen=True)

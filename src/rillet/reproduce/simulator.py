@@ -5,7 +5,8 @@ run needs little: its *path* (the clipping range of every segment, and what is a
 sums of the sorted values, and the noise of the running sum, whose law is public.
 
 - Where the range is learned again and again, run ``i`` takes the looks and the decisions of
-  ``plan.open(secret=Secret.for_tests(seed), key=(i,))``, bit for bit.
+  ``plan.open(secret=Secret.for_tests(seed), key=(i,))``; bit for bit, but for long streams, whose
+  counts are read off sorted values.
 - Where it is learned once, it is drawn by the threshold's own code, which sorts once.
 - The noise is drawn afresh: as many whole draws of exact lattice noise as the stream adds up, or
   normal from its exact variance.
@@ -20,7 +21,6 @@ from published secrets.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -38,6 +38,10 @@ from rillet.step import later_look, look_noise
 from rillet.strategy import BinaryTree, Independent, Mechanism, SignedDigitTree
 from rillet.strategy.signed_digit import SignedDigitNoise
 from rillet.threshold import ExponentialQuantile, Look, SmoothQuantile, TailHistogram
+from rillet.threshold.base import clip_to_bounds
+from rillet.threshold.centre import centre_cells, draw_centre
+from rillet.threshold.rank import Cells
+from rillet.threshold.tail import CENTRE_SHARE, PARTS
 from rillet.threshold.tail_model import mean_absolute
 
 __all__ = ["Paths", "Runs", "clipping", "draw_noise", "draw_paths", "improvement", "noise_std"]
@@ -52,8 +56,8 @@ _COUNTED: Final = (BinaryTree, Independent, SignedDigitTree)
 _MOST_DRAWS: Final = 1000
 #: Draws at a time: 32 MiB.
 _BATCH: Final = 1 << 22
-#: Values counted at a time: counts are additive, so memory stays bounded.
-_COUNTED_AT_ONCE: Final = 1 << 16
+#: Up to so many values looks are counted one by one, as a stream does.
+_COUNTED_EXACTLY: Final = 1 << 18
 #: Normal draws as whole numbers of this scale: normal to nine digits.
 _FINE: Final = 2.0**30
 
@@ -76,8 +80,8 @@ class Paths:
     ----------
     ends : numpy.ndarray
         The last observation of each segment.
-    uppers : numpy.ndarray
-        Upper end of the clipping range.
+    lowers, uppers : numpy.ndarray
+        Ends of the clipping range.
     added, added_each : numpy.ndarray
         What is added back from the start of the segment, and more for each observation since.
     added_last : numpy.ndarray, optional
@@ -85,17 +89,23 @@ class Paths:
     """
 
     ends: IntArray
+    lowers: FloatArray
     uppers: FloatArray
     added: FloatArray
     added_each: FloatArray
     added_last: FloatArray | None = None
 
     @classmethod
-    def constant(cls, uppers: ArrayLike, ends: ArrayLike) -> Paths:
+    def constant(cls, uppers: ArrayLike, ends: ArrayLike, lower: float = 0.0) -> Paths:
         """A range for each run that never changes, with nothing added back."""
         last = np.asarray(ends, np.int64)
         rows = np.repeat(np.asarray(uppers, np.float64)[:, None], len(last), axis=1)
-        return cls(last, rows, np.zeros_like(rows), np.zeros_like(rows))
+        return cls(last, np.full_like(rows, lower), rows, np.zeros_like(rows), np.zeros_like(rows))
+
+    @property
+    def widths(self) -> FloatArray:
+        """Width of the clipping range."""
+        return self.uppers - self.lowers
 
     def added_at(self, steps: IntArray) -> FloatArray:
         """What is added back at each step: one row a run."""
@@ -117,22 +127,21 @@ def draw_paths(plan: Plan, values: FloatArray, runs: int, seed: int) -> Paths:
         [*([layout.lag] if layout.lag else ()), *(part.last for part in layout.segments)]
     )
     declared, threshold = layout.declared_range, layout.threshold
+    lower = layout.bounds.lower
     if declared is not None:
-        return Paths.constant(np.full(runs, declared.upper), ends)
+        return Paths.constant(np.full(runs, declared.upper), ends, declared.lower)
     if not isinstance(threshold, TailHistogram):
         learned = _learned_once(layout, values[: layout.lag], runs, simulation_secret(seed))
-        return Paths.constant([one.upper for one in learned], ends)
-    if threshold.two_sided:
-        raise ParameterError("threshold", "a range that begins at lower", "one with a centre")
-    secret, counts = Secret.for_tests(seed), _counts(layout, threshold, values, ends)
+        return Paths.constant([one.upper for one in learned], ends, lower)
+    secret, counted = Secret.for_tests(seed), _Counted(layout, threshold, values, ends)
     rows, lasts = [], []
     for run in range(runs):
-        row, last = _refreshed(layout, ends, counts, plan.stream_secret(secret, (run,), ""))
+        row, last = _refreshed(layout, ends, counted, plan.stream_secret(secret, (run,), ""))
         rows.append(row)
         lasts.append(last)
-    uppers, added, added_each = np.moveaxis(np.array(rows), 2, 0)
-    last_look = int(ends[-1]) in counts and len(ends) > 1
-    return Paths(ends, uppers, added, added_each, np.array(lasts) if last_look else None)
+    lowers, uppers, added, added_each = np.moveaxis(np.array(rows), 2, 0)
+    last_look = int(ends[-1]) in counted.looks and len(ends) > 1
+    return Paths(ends, lowers, uppers, added, added_each, np.array(lasts) if last_look else None)
 
 
 def _learned_once(layout: Layout, values: FloatArray, runs: int, secret: Secret) -> list[Range]:
@@ -150,67 +159,117 @@ def _learned_once(layout: Layout, values: FloatArray, runs: int, secret: Secret)
     ]
 
 
-def _counts(
-    layout: Layout, threshold: TailHistogram, values: FloatArray, ends: IntArray
-) -> dict[int, IntArray]:
-    """The exact counts of each look, by the observation after which it is taken."""
-    looks = {layout.lag, *(part.last for part in layout.segments if part.look is not None)}
-    return {
-        last: sum(
-            (
-                threshold.count(values[at : min(at + _COUNTED_AT_ONCE, last)], layout.bounds, None)
-                for at in range(first, last, _COUNTED_AT_ONCE)
-            ),
-            start=np.zeros(1, np.int64),
-        )
-        for first, last in pairwise([0, *ends.tolist()])
-        if last in looks
-    }
+class _Counted:
+    """The counts of each look, around any centre.
+
+    Of a long stream they are read off sorted values: shares are then rounded in sum and not one by
+    one, which moves a count by a small part of one observation.
+    """
+
+    def __init__(
+        self, layout: Layout, threshold: TailHistogram, values: FloatArray, ends: IntArray
+    ) -> None:
+        self._threshold, self._bounds = threshold, layout.bounds
+        self.looks = {layout.lag, *(part.last for part in layout.segments if part.look is not None)}
+        self._parts = {
+            last: values[first:last]
+            for first, last in pairwise([0, *ends.tolist()])
+            if last in self.looks
+        }
+        self._sorted = {}
+        if len(values) > _COUNTED_EXACTLY:
+            self._sorted = {
+                last: _Sorted.of(clip_to_bounds(part, layout.bounds))
+                for last, part in self._parts.items()
+            }
+        self.centre_cells: Cells | None = None
+        if threshold.two_sided:
+            self.centre_cells = centre_cells(values[: layout.lag], layout.bounds)
+
+    def at(self, last: int, centre: float | None) -> IntArray:
+        """The exact counts of the look after ``last`` observations."""
+        if last not in self._sorted:
+            return self._threshold.count(self._parts[last], self._bounds, centre)
+        places = self._threshold.places(self._bounds, centre)
+        origin = self._bounds.lower if centre is None else centre
+        return self._sorted[last].counts(places, origin)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sorted:
+    """Sorted values, and sums of their distances from one of them."""
+
+    values: FloatArray
+    sums: FloatArray
+
+    @classmethod
+    def of(cls, values: FloatArray) -> _Sorted:
+        ordered = np.sort(values)
+        distances = ordered - ordered[len(ordered) // 2]
+        return cls(ordered, np.concatenate(([0.0], np.cumsum(distances))))
+
+    def counts(self, places: FloatArray, origin: float) -> IntArray:
+        """As `TailHistogram.count`, rounded once a knot."""
+        edges = np.searchsorted(self.values, origin + places)
+        edges[0], edges[-1] = 0, len(self.values)
+        number, total = np.diff(edges) * 1.0, np.diff(self.sums[edges])
+        height = total - number * (places[:-1] + (origin - self.values[len(self.values) // 2]))
+        upper = np.clip(height / np.diff(places), 0.0, number)
+        counts = np.append(number - upper, 0.0)
+        counts[1:] += upper
+        whole: IntArray = np.rint(PARTS * counts).astype(np.int64)
+        return whole
 
 
 def _refreshed(
-    layout: Layout, ends: IntArray, counts: Mapping[int, IntArray], secret: Secret
-) -> tuple[list[tuple[float, float, float]], float]:
-    """One run: upper end, added back and added for each observation in every segment; at the end.
+    layout: Layout, ends: IntArray, counted: _Counted, secret: Secret
+) -> tuple[list[tuple[float, float, float, float]], float]:
+    """One run: range, added back and added for each observation in every segment; at the end.
 
     What a stream with this secret does at its public times, without the sums.
     """
     threshold = layout.threshold
     looks: tuple[Look, ...] = ()
     ranges: tuple[Range, ...] = ()
-    segments: list[tuple[float, float, float]] = []
+    segments: list[tuple[float, float, float, float]] = []
     removed = removed_each = 0.0
     for t in ends.tolist():
         if ranges:
-            segments.append((ranges[-1].upper, removed, removed_each))
+            segments.append((ranges[-1].lower, ranges[-1].upper, removed, removed_each))
             ahead = layout.ratchet_steps(layout.complete_leaves(t)) - secret.epoch
             secret = secret.ratchet(ahead)
-        if t not in counts:
+        if t not in counted.looks:
             continue
-        looks = (*looks, _take_look(layout, counts[t], secret, t))
+        centre = looks[0].centre if looks else None
+        looks = (*looks, _take_look(layout, counted, secret, t, centre))
         finding = threshold.judge(layout.bounds, looks, ranges, layout.outlook(t))
         removed, removed_each = finding.removed, finding.removed_each
         if not ranges:  # the warm-up is clipped at what was learned from it
-            segments.append((finding.range.upper, removed, 0.0))
+            segments.append((finding.range.lower, finding.range.upper, removed, 0.0))
         ranges = (*ranges, finding.range)
     return segments, removed
 
 
-def _take_look(layout: Layout, exact_counts: IntArray, secret: Secret, t: int) -> Look:
+def _take_look(
+    layout: Layout, counted: _Counted, secret: Secret, t: int, centre: float | None
+) -> Look:
     """The look that a stream with this secret takes after ``t`` observations."""
     threshold = layout.threshold
     if t == layout.lag:
         assert isinstance(threshold, TailHistogram)
-        return threshold.first_look(exact_counts, t, layout.threshold_budget, secret)
-    noise = layout.segment_at(t).look
+        budget, unreleased = layout.threshold_budget, counted.centre_cells
+        if unreleased is not None:
+            centre = draw_centre(unreleased, layout.bounds, budget * CENTRE_SHARE, secret)
+        return threshold.first_look(counted.at(t, centre), t, budget, secret, centre)
+    noise, exact_counts = layout.segment_at(t).look, counted.at(t, centre)
     assert noise is not None
-    return later_look(noise, exact_counts, look_noise(noise, secret, t, len(exact_counts)), None)
+    return later_look(noise, exact_counts, look_noise(noise, secret, t, len(exact_counts)), centre)
 
 
 # --- Clipping ------------------------------------------------------------------------------------
 
 
-def clipping(paths: Paths, values: FloatArray, steps: IntArray, lower: float = 0.0) -> FloatArray:
+def clipping(paths: Paths, values: FloatArray, steps: IntArray) -> FloatArray:
     """Clipped sum minus exact sum at each step, exactly 0 where nothing is outside: one row a run.
 
     Between two steps (or ends of segments) values are sorted once and looked up for all runs.
@@ -219,31 +278,34 @@ def clipping(paths: Paths, values: FloatArray, steps: IntArray, lower: float = 0
 
     Examples
     --------
-    >>> paths = Paths.constant([4.0, 100.0], [3])
-    >>> clipping(paths, np.array([1.0, 5.0, 9.0]), np.array([2, 3]), lower=2.0).tolist()
+    >>> paths = Paths.constant([4.0, 100.0], [3], lower=2.0)
+    >>> clipping(paths, np.array([1.0, 5.0, 9.0]), np.array([2, 3])).tolist()
     [[0.0, -5.0], [1.0, 1.0]]
     """
     observed = values[: steps[-1]]
     cuts = np.union1d(paths.ends[paths.ends < steps[-1]], steps)
     segment = np.searchsorted(paths.ends, cuts)
-    number = np.flatnonzero(observed > paths.uppers.min())
+    change = _beyond(-observed, cuts, -paths.lowers[:, segment])
+    change -= _beyond(observed, cuts, paths.uppers[:, segment])
+    result: FloatArray = np.cumsum(change, axis=1, out=change)[:, np.searchsorted(cuts, steps)]
+    return result
+
+
+def _beyond(observed: FloatArray, cuts: IntArray, ends: FloatArray) -> FloatArray:
+    """By how much the values up to each cut, from the last one on, exceed each run's end."""
+    number = np.flatnonzero(observed > ends.min())
     large = observed[number]
-    change = np.zeros((len(paths.uppers), len(cuts)))
+    excess = np.zeros(ends.shape)
     parts = pairwise([0, *np.searchsorted(number, cuts).tolist()])
     for column, (first, last) in enumerate(parts):
         if first == last:
             continue
         ordered = np.sort(large[first:last])
         sums = np.append(np.cumsum(ordered[::-1])[::-1], 0.0)  # of each value and all above it
-        upper = paths.uppers[:, segment[column]]
-        within = np.searchsorted(ordered, upper)
-        change[:, column] = upper * (len(ordered) - within) - sums[within]
-    low = np.flatnonzero(observed < lower)
-    if len(low):
-        raised = lower - observed[low]
-        change += np.bincount(np.searchsorted(cuts, low + 1), raised, len(cuts))
-    result: FloatArray = np.cumsum(change, axis=1, out=change)[:, np.searchsorted(cuts, steps)]
-    return result
+        end = ends[:, column]
+        within = np.searchsorted(ordered, end)
+        excess[:, column] = sums[within] - end * (len(ordered) - within)
+    return excess
 
 
 # --- Noise ---------------------------------------------------------------------------------------
@@ -427,8 +489,8 @@ def simulate(
     Parameters
     ----------
     plan : Plan
-        Any plan whose range begins at its lower bound, with ``missing="none"``. Where the range
-        changes, a strategy with Laplace noise must be the signed-digit tree.
+        Any plan with ``missing="none"``. Where the range changes, a strategy with Laplace noise
+        must be the signed-digit tree.
     values : array_like
         The observations in order, at least ``t`` (where the range changes: the plan's length), all
         finite.
@@ -452,12 +514,12 @@ def simulate(
     layout, step = plan.layout, plan.layout.length if t is None else t
     observed = _observed(layout, values, step)
     paths, steps = draw_paths(plan, observed, runs, seed), np.array([step])
-    widths = paths.uppers - layout.bounds.lower
+    widths = paths.widths
     return Runs(
         t=step,
         exact_sum=float(np.sum(observed[:step])),
         paths=paths,
-        clipping=clipping(paths, observed, steps, layout.bounds.lower)[:, 0],
+        clipping=clipping(paths, observed, steps)[:, 0],
         added_back=paths.added_at(steps)[:, 0],
         noise=draw_noise(layout, widths, step, simulation_secret(seed)),
         noise_std=noise_std(layout, widths, steps)[:, 0],

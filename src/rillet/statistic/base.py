@@ -239,6 +239,8 @@ class Statistic(ABC):
     version: ClassVar[int] = 1
     #: Whether values are clipped to a range, which may then be learned.
     clips: ClassVar[bool] = True
+    #: Whether its noise by the clock grows with the distance of the range from 0.
+    from_zero: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         settle(self)

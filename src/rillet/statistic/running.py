@@ -396,6 +396,7 @@ class Sum(Running):
     """The sum."""
 
     name: ClassVar[str] = "sum"
+    from_zero: ClassVar[bool] = True
     _value: ClassVar[str] = "sum"
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:

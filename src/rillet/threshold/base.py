@@ -97,12 +97,13 @@ class Threshold(ABC):
         settle(self)
 
     @property
-    def begins_with_counts(self) -> bool:
-        """Whether the first look may be counts as well, of which :meth:`observed` tells how many.
+    def first_counts(self) -> tuple[Fraction, ...]:
+        """Shares of the rounds of counts that the first look may be, so that its noise is Gaussian.
 
-        Then it can take Gaussian noise, as persons need it.
+        Persons need that.  Each round but the first is taken around :meth:`centre_of` the one
+        before it, and the last is the look; empty where the first look is something else.
         """
-        return False
+        return ()
 
     # --- the schedule: public --------------------------------------------------------------------
 
@@ -152,6 +153,10 @@ class Threshold(ABC):
 
     def observed(self, noisy: IntArray) -> int:
         """How many values noisy counts were made from, as far as they tell; at least 1."""
+        raise NotImplementedError(f"{type(self).__name__} looks once")
+
+    def centre_of(self, bounds: Range, look: Look) -> float:
+        """The point to take the next counts around."""
         raise NotImplementedError(f"{type(self).__name__} looks once")
 
     def judge(

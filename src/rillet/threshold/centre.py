@@ -18,7 +18,7 @@ import numpy as np
 from rillet.noise import FloatArray, Secret
 from rillet.statistic import Range
 from rillet.threshold.base import SMALLEST_PART, clip_to_bounds
-from rillet.threshold.rank import cells
+from rillet.threshold.rank import Cells, cells
 from rillet.threshold.tail_model import knots
 
 #: Steps of the even grid: as fine as the smallest range that may be learned.
@@ -38,6 +38,11 @@ def grid_number(bounds: Range, point: float) -> int:
     return round((point - bounds.lower) / bounds.width * STEPS)
 
 
+def inner_point(bounds: Range, point: float) -> float:
+    """The nearest point of the grid that leaves room on both sides."""
+    return grid_point(bounds, min(max(grid_number(bounds, point), 1), STEPS - 1))
+
+
 def find_centre(
     raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret, index: int = 0
 ) -> float:
@@ -45,12 +50,26 @@ def find_centre(
 
     **Privacy.** Pure ``budget`` for each of the values (docs/proofs/exponential.md); total.
     """
+    return draw_centre(centre_cells(raw_values, bounds), bounds, budget, secret, index)
+
+
+def centre_cells(raw_values: FloatArray, bounds: Range) -> Cells:
+    """The values, sorted: simulations on public data sort once and draw often.
+
+    **Privacy.** Touches raw data.
+    """
     raw_part = clip_to_bounds(raw_values, bounds)
     raw_part -= bounds.lower
     raw_part /= bounds.width
     # The bounds themselves are left out, so that there is room on both sides.
     exact_points = np.clip(np.ceil(raw_part * STEPS), 1, STEPS - 1).astype(np.int64) - 1
-    unreleased = cells(exact_points, STEPS - 1, (len(raw_part) + 1) // 2)
+    return cells(exact_points, STEPS - 1, (len(raw_part) + 1) // 2)
+
+
+def draw_centre(
+    unreleased: Cells, bounds: Range, budget: Fraction, secret: Secret, index: int = 0
+) -> float:
+    """Release the median.  **Privacy.** Pure ``budget`` for each of the values."""
     return grid_point(bounds, 1 + unreleased.draw(budget, secret, ("centre",), index))
 
 

@@ -27,7 +27,13 @@ from rillet.threshold.base import (
     clip_to_bounds,
     learned_range,
 )
-from rillet.threshold.centre import find_centre, knots_around, range_around, side_widths
+from rillet.threshold.centre import (
+    find_centre,
+    inner_point,
+    knots_around,
+    range_around,
+    side_widths,
+)
 from rillet.threshold.tail_model import (
     CAUTIOUS_ALARM,
     KNOTS,
@@ -45,6 +51,11 @@ from rillet.threshold.tail_model import (
 PARTS: Final = 256
 #: Of the warm-up's budget, for the centre of a range with two sides.
 CENTRE_SHARE: Final = Fraction("0.15")
+#: Where the first look is counts with Gaussian noise: what each round costs of all of them.  Counts
+#: from the lower bound tell a level to 15 %, counts around that level to 15 % of the rest.
+CENTRE_ROUNDS: Final = (Fraction("0.1"), Fraction("0.15"), Fraction("0.75"))
+#: A count of so many deviations is no noise, where a median is read off counts.
+_SURE: Final = 4.0
 
 
 @dataclass(frozen=True)
@@ -67,20 +78,21 @@ class TailHistogram(Threshold):
     two_sided
         Learn a lower end as well, for values that do not start at the lower bound (1000 ± 10 in
         [0, 3000]): 15 % of the warm-up's budget finds a private median, and the histograms are
-        taken on both sides of it.
+        taken on both sides of it.  Without it the range begins at the lower bound.
     """
 
     growth: float | None = option(default=2.0, ge=1.5, le=1000)
     share: float = option(default=0.05, gt=0, le=0.36)
-    two_sided: bool = False
+    two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     hides_count: ClassVar[bool] = True
 
     @property
-    def begins_with_counts(self) -> bool:
-        """Unless a centre has to be found first."""
-        return not self.two_sided
+    def first_counts(self) -> tuple[Fraction, ...]:
+        """One round; with two sides two before it, each around the last one's median."""
+        return CENTRE_ROUNDS if self.two_sided else CENTRE_ROUNDS[-1:]
 
     # --- public schedule -------------------------------------------------------------------------
 
@@ -107,11 +119,16 @@ class TailHistogram(Threshold):
 
     # --- counting --------------------------------------------------------------------------------
 
+    @staticmethod
+    def places(bounds: Range, centre: float | None) -> FloatArray:
+        """The knots, from the lower bound or from the centre."""
+        return knots(bounds.width) if centre is None else knots_around(bounds, centre)
+
     def count(self, raw_values: FloatArray, bounds: Range, centre: float | None) -> IntArray:
         """Counts on the logarithmic grid, in parts.  **Privacy.** Touches raw data; total."""
         raw_height = clip_to_bounds(raw_values, bounds)
         raw_height -= bounds.lower if centre is None else centre
-        at = knots(bounds.width) if centre is None else knots_around(bounds, centre)
+        at = self.places(bounds, centre)
         size = len(at)
         index = np.searchsorted(at, raw_height, side="right") - 1
         np.clip(index, 0, size - 2, out=index)
@@ -181,6 +198,17 @@ class TailHistogram(Threshold):
     def observed(self, noisy: IntArray) -> int:
         """The sum of the counts."""
         return max(1, round(int(noisy.sum()) / PARTS))
+
+    def centre_of(self, bounds: Range, look: Look) -> float:
+        """The median of the counts that are no noise, or of the highest."""
+        places = self.places(bounds, look.centre)
+        std = look.scale * (math.sqrt(2.0) if look.law == "laplace" else 1.0)
+        counts = np.where(look.noisy > _SURE * std, look.noisy, 0)
+        if not counts.any():
+            counts[np.argmax(look.noisy)] = 1
+        half = np.searchsorted(np.cumsum(counts), counts.sum() / 2)
+        origin = bounds.lower if look.centre is None else look.centre
+        return inner_point(bounds, origin + float(places[half]))
 
     def judge(
         self,
