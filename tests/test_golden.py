@@ -66,7 +66,7 @@ PLANS = {
     "default, every 7, sum": lambda: plan(lag=98, every=7, statistic=Sum()),
     "no end known": lambda: plan(lag=100, length=None),
     "backfill": lambda: plan(lag=100, backfill=True),
-    "two sides": lambda: plan(lag=100, threshold=TailHistogram(two_sided=True)),
+    "one side": lambda: plan(lag=100, threshold=TailHistogram(two_sided=False)),
     "exponential": lambda: plan(lag=100, threshold=ExponentialQuantile()),
     "smooth, gaussian": lambda: plan(lag=300, threshold=SmoothQuantile(law="gaussian")),
     "binary tree, gaussian": lambda: plan(lag=0, strategy=BinaryTree("gaussian")),

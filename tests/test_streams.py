@@ -69,7 +69,7 @@ MISSING = ["skip", "none", 7.5]
 LEARNERS: dict[str, Threshold] = {
     "paper": SmoothQuantile(),
     "exponential": ExponentialQuantile(),
-    "refreshed": TailHistogram(),
+    "refreshed": TailHistogram(two_sided=False),
     "refreshed, two sides": TailHistogram(two_sided=True),
 }
 #: Learned ranges, in leaves: their segments repeat, and windows are longer or shorter than those.

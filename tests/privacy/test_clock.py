@@ -58,7 +58,7 @@ def strategies() -> list[Any]:
 
 THRESHOLDS = {
     "fixed": FixedThreshold(),
-    "tail": TailHistogram(growth=1.5),
+    "tail": TailHistogram(growth=1.5, two_sided=False),
     "two-sided": TailHistogram(growth=1.5, two_sided=True),
     "rank": ExponentialQuantile(quantile=0.25),
 }

@@ -23,7 +23,7 @@ MORE = [
     SmoothQuantile(quantile=0.05, multiplier=2.0, calibration="textbook"),
     SmoothQuantile(quantile=0.05, law="gaussian"),
     ExponentialQuantile(quantile=0.3, multiplier=3.0),
-    TailHistogram(two_sided=True),
+    TailHistogram(two_sided=False),
 ]
 #: A bigger budget, so that the range learned is not simply the whole of the bounds.
 OPTIONS: dict[str, Any] = {"budget": Fraction(2)}
