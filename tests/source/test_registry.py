@@ -243,7 +243,9 @@ def test_a_source_of_another_package_is_found_by_its_name(tmp_path, monkeypatch)
 
 
 def test_an_unknown_kind_is_named():
-    with pytest.raises(ParameterError, match=r"source\.kind: expected .* one of file, mqtt, found"):
+    with pytest.raises(
+        ParameterError, match=r"source\.kind: expected .* one of file, mqtt, http, found"
+    ):
         open_source({"kind": "carrier pigeon"})
 
 

@@ -24,7 +24,7 @@ from rillet.source.base import Block, FloatArray, IntArray, Position, RawRows, i
 from rillet.source.cells import find_column, numbers, text_of
 from rillet.source.keys import RawTexts, Wanted
 
-__all__ = ["check_parquet", "parquet_blocks"]
+__all__ = ["arrow_columns", "arrow_rows", "check_parquet", "parquet_blocks"]
 
 
 def check_parquet(path: str, wanted: Wanted) -> tuple[list[str], int]:
@@ -47,6 +47,11 @@ def check_parquet(path: str, wanted: Wanted) -> tuple[list[str], int]:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (OSError, arrow.ArrowException) as error:
         raise _failed(path, error) from None
+    return arrow_columns(path, arrow, schema, wanted), rows
+
+
+def arrow_columns(path: str, arrow: Any, schema: Any, wanted: Wanted) -> list[str]:
+    """The columns with the values and with `Wanted.names`; errors as `check_parquet`."""
     columns: list[str] = []
     for name in (wanted.column, *wanted.names):
         field = schema.field(find_column(path, schema.names, name))
@@ -69,7 +74,7 @@ def check_parquet(path: str, wanted: Wanted) -> tuple[list[str], int]:
                 f"if its texts are numbers, name it: {field.name!r}",
             )
         columns.append(field.name)
-    return columns, rows
+    return columns
 
 
 def parquet_blocks(
@@ -142,18 +147,26 @@ def _raw_parts(
     for batch in file.iter_batches(batch_rows, row_groups=groups, columns=sorted(set(columns))):
         raw_batch = batch[to_skip:]
         to_skip -= len(batch) - len(raw_batch)
-        raw_values, *raw_others = (raw_batch.column(column) for column in columns)
-        raw_at = None if wanted.time is None else _raw_times(arrow, raw_others.pop(), wanted.zone)
-        raw_key_of, keys = None, wanted.keys
-        if keys is not None:
-            raw_parts = [_raw_bytes(arrow, column) for column in raw_others[: keys.parts]]
-            raw_key_of, raw_others = keys.find(*raw_parts), raw_others[keys.parts :]
-        yield wanted.raw_rows(
-            _raw_numbers(arrow, raw_values),
-            [_raw_texts(arrow, column) for column in raw_others],
-            raw_at,
-            raw_key_of=raw_key_of,
-        )
+        yield arrow_rows(arrow, raw_batch, columns, wanted)
+
+
+def arrow_rows(arrow: Any, raw_batch: Any, columns: list[str], wanted: Wanted) -> RawRows:
+    """What a record batch holds in columns that `arrow_columns` has checked; total.
+
+    **Privacy.** Touches raw data.
+    """
+    raw_values, *raw_others = (raw_batch.column(column) for column in columns)
+    raw_at = None if wanted.time is None else _raw_times(arrow, raw_others.pop(), wanted.zone)
+    raw_key_of, keys = None, wanted.keys
+    if keys is not None:
+        raw_parts = [_raw_bytes(arrow, column) for column in raw_others[: keys.parts]]
+        raw_key_of, raw_others = keys.find(*raw_parts), raw_others[keys.parts :]
+    return wanted.raw_rows(
+        _raw_numbers(arrow, raw_values),
+        [_raw_texts(arrow, column) for column in raw_others],
+        raw_at,
+        raw_key_of=raw_key_of,
+    )
 
 
 def _recut(raw_parts: Iterator[RawRows], rows: int) -> Iterator[RawRows]:

@@ -19,7 +19,11 @@ __all__ = ["SOURCES", "open_source"]
 SOURCES = Registry(
     "a kind of source",
     "rillet.sources",
-    {"file": "rillet.source.file:FileSource", "mqtt": "rillet.source.mqtt:MqttSource"},
+    {
+        "file": "rillet.source.file:FileSource",
+        "mqtt": "rillet.source.mqtt:MqttSource",
+        "http": "rillet.source.http:HttpSource",
+    },
 )
 
 
@@ -37,7 +41,8 @@ def open_source(
     ----------
     options : mapping or Struct
         ``kind`` (``"file"`` if there is none) and the options of that kind, as
-        `rillet.source.file.FileOptions` and `rillet.source.mqtt.MqttOptions` list them.
+        `rillet.source.file.FileOptions`, `rillet.source.mqtt.MqttOptions` and
+        `rillet.source.http.HttpOptions` list them.
     keys : DeclaredKeys, optional
         The declared keys, of which each row has one or none.
     stop : threading.Event, optional

@@ -119,7 +119,7 @@ def operation(
         401: "no token, or another",
         404: "no such key",
         406: "a format that is not installed",
-        409: "not now",
+        408: "too slow",
         413: "too large",
         415: "another media type",
         421: "another host",
