@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -238,6 +239,7 @@ def _load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded as a module")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -273,3 +275,45 @@ def test_no_body_makes_a_server_error(tmp_path, mode):
         assert codes
         assert max(codes) < 500, codes
         assert httpx.post(ingest.url, json=row()).status_code == 200
+
+
+@pytest.mark.long
+def test_slow_clients_do_not_hold_up_a_healthy_one(tmp_path):
+    """500 connections that send a byte a second, for a minute."""
+    slow, seconds = 500, 60
+    with Ingest(tmp_path) as ingest:
+        ended = threading.Event()
+        opened = []
+
+        def dribble() -> None:
+            head = "POST /observations HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            head += f"Content-Length: {seconds}\r\n\r\n"
+            for number in range(slow):
+                made = socket.create_connection(("127.0.0.1", ingest.port), 10)
+                made.send(head.encode() if number % 2 else head[:20].encode())
+                opened.append(made)
+            while not ended.wait(1.0):
+                for made in opened:
+                    with contextlib.suppress(OSError):  # those that were given up
+                        made.send(b"x")
+
+        thread = threading.Thread(target=dribble, daemon=True)
+        thread.start()
+        took = []
+        end = time.monotonic() + seconds
+        with httpx.Client(timeout=20) as ask:
+            while time.monotonic() < end:
+                begun = time.perf_counter()
+                assert ask.post(ingest.url, json=row()).status_code == 200
+                took.append(time.perf_counter() - begun)
+                time.sleep(0.02)
+        ended.set()
+        thread.join(10)
+        for made in opened:
+            made.close()
+        assert len(opened) == slow
+        p99 = sorted(took)[int(0.99 * len(took))]
+        sys.stdout.write(f"p99 {p99:.4f} s of {len(took)} requests\n")
+        assert p99 < 1.0, f"{p99:.3f} s of {len(took)} requests"
+        assert ingest.stop() == 0
+        assert ingest.counts() == {"m1": len(took)}

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rillet.errors import InputError
+from rillet.web.app import check_page
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -28,6 +31,10 @@ def chromium() -> Iterator[object]:
     """Debian's browser, driven by Playwright, with a fresh profile for each test."""
     from playwright.sync_api import sync_playwright
 
+    try:
+        check_page()
+    except InputError as error:
+        pytest.skip(str(error))
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("chromium is not installed; type: apt-get install chromium")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -82,11 +83,16 @@ def serve(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        if started is not None:
-            started(lambda: loop.call_soon_threadsafe(setattr, server, "should_exit", True))
+
+        def stop() -> None:
+            server.should_exit = True
+
         if signals:
-            await server.serve(sockets=[listener])
-        else:
-            await server._serve(sockets=[listener])
+            # uvicorn's own handlers would raise the signal again, and end what comes after.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop)
+        if started is not None:
+            started(lambda: loop.call_soon_threadsafe(stop))
+        await server._serve(sockets=[listener])
 
     asyncio.run(run())
