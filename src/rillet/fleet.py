@@ -441,7 +441,7 @@ def new_page(layout: Layout, first: int, group: IntArray) -> Page:
     return Page(first, group, [np.zeros(len(group), np.int64) for _ in range(layout.leaf.width)])
 
 
-def _rows_of(state: State, count: int) -> State:
+def rows_of_state(state: State, count: int) -> State:
     """The same state for each of many keys, one number of all keys beside the next."""
     return tuple(
         np.asfortranarray(np.broadcast_to(part, (count, *part.shape)).copy(order="F"))
@@ -518,12 +518,13 @@ def _warm_up_nodes(
     assert mechanism is not None
     strategy, leaves = mechanism.strategy, mechanism.leaves
     process = strategy.noise_process(leaves).start()
-    processes = [_rows_of(process, len(page)) for _ in exact_sums]
+    processes = [rows_of_state(process, len(page)) for _ in exact_sums]
     first = page.first + offset
     noise = draw(mechanism, secret, "warm-up", first, len(page), processes, 1)
     encoder = strategy.encoder(leaves)
     return [
-        encoder.encode_each(_rows_of(encoder.start(), len(page)), slice(None), 1, exact) + drawn
+        encoder.encode_each(rows_of_state(encoder.start(), len(page)), slice(None), 1, exact)
+        + drawn
         for exact, drawn in zip(exact_sums, noise, strict=True)
     ]
 
@@ -548,7 +549,7 @@ def begin_main(
         grids = Grids(clipping, *(np.array([each]) for each in leaf.cut(mechanism.steps)))
         decoder = mechanism.strategy.decoder(mechanism.leaves)
         prefixes = [
-            decoder.decode_each(_rows_of(decoder.start(), count), slice(None), 1, nodes) * 1.0
+            decoder.decode_each(rows_of_state(decoder.start(), count), slice(None), 1, nodes) * 1.0
             for nodes in warm_up
         ]
         units = leaf.units(grids)
@@ -571,9 +572,11 @@ def begin_main(
     if layout.main is None:
         return
     strategy, leaves = layout.main.strategy, layout.main.leaves
-    page.encoders = [_rows_of(strategy.encoder(leaves).start(), count) for _ in range(width)]
-    page.decoders = [_rows_of(strategy.decoder(leaves).start(), count) for _ in range(width)]
-    page.processes = [_rows_of(strategy.noise_process(leaves).start(), count) for _ in range(width)]
+    page.encoders = [rows_of_state(strategy.encoder(leaves).start(), count) for _ in range(width)]
+    page.decoders = [rows_of_state(strategy.decoder(leaves).start(), count) for _ in range(width)]
+    page.processes = [
+        rows_of_state(strategy.noise_process(leaves).start(), count) for _ in range(width)
+    ]
     if not page.sums:
         readings = len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
         page.sums = [np.zeros(count) for _ in range(readings)]

@@ -46,6 +46,8 @@ RATCHET_EVERY: Final = 2**14
 KEYED_RATCHET_EVERY: Final = 2**10
 _LEAST_RATCHET_EVERY: Final = 2**6
 _DRAWN_AHEAD_IN_ALL: Final = 2**20
+#: By count, so many keys are stepped at once where they can be, and have small states.
+MANY_KEYS: Final = 256
 #: Where a leaf splits its budget, counting gets one of these shares of it: less than a fifth would
 #: save little, and leave no count at all.
 COUNT_SHARES: Final = tuple(Fraction(twentieths, 20) for twentieths in range(4, 19))
@@ -155,6 +157,13 @@ class Layout:
         if isinstance(self.threshold, FixedThreshold):
             return self.threshold.range_within(self.bounds)
         return None
+
+    @property
+    def crowd(self) -> bool:
+        """Whether many keys are stepped at once by count: their range is known, and stays."""
+        if self.clock is not None or self.keys < MANY_KEYS or self.lag or self.main is None:
+            return False
+        return len(self.segments) == 1
 
     def with_range(self, learned: Range) -> Layout:
         """The layout of each key's stream, once the shared range is known: the same mechanism."""

@@ -14,6 +14,7 @@ strategy with nodes and noise of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -40,7 +41,7 @@ _AT_A_TIME: Final = 2**16
 #: A part of the buffer of a warm-up with fewer observations takes further ones.
 _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
-_EXPLAINED: Final = 2.5
+EXPLAINED: Final = 2.5
 #: A statistic that forgets chooses its range by the last so many looks.
 LOOKS_KEPT: Final = 16
 
@@ -322,7 +323,7 @@ def _finish_warm_up(
         state = state.but(looks=(replace(look, observations=counted_now),))
     complete = None
     if leaf.may_be_complete:
-        complete = np.abs(t - sums[1]) <= _EXPLAINED * np.sqrt(covariance(1, 1))
+        complete = np.abs(t - sums[1]) <= EXPLAINED * np.sqrt(covariance(1, 1))
         state = state.but(complete=bool(complete[-1]))
     for reading, _ in leaf.corrected:
         sums[reading] = sums[reading] + anchor.removed / layout.lag * t
@@ -709,7 +710,7 @@ def _taken_for_complete(
         variance = layout.covariances(leaves, worth)(1, 1)
         explained: NDArray[np.bool_] = np.abs(
             layout.remembered(t) - sums[1]
-        ) <= _EXPLAINED * np.sqrt(variance)
+        ) <= EXPLAINED * np.sqrt(variance)
         return explained
     complete = np.full(len(t), state.complete)
     power = 1 << (first_leaf - 1).bit_length()
@@ -723,7 +724,7 @@ def _taken_for_complete(
 def is_complete(layout: Layout, state: StreamState, leaf: int, t: int, count: float) -> bool:
     """Whether a released count of ``t`` observations is all of them, as far as noise can tell."""
     variance = layout.covariances(np.array([leaf]), state.worth, state.warm_up_units)(1, 1)
-    return bool(abs(t - count) <= _EXPLAINED * float(variance[0]) ** 0.5)
+    return bool(abs(t - count) <= EXPLAINED * math.sqrt(float(variance[0])))
 
 
 def _finish_segment(

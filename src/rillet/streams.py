@@ -13,7 +13,7 @@ observation of every key at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from time import time_ns
@@ -282,9 +282,7 @@ class Streams(_Single):
                     late.append((key_of[~cleared], raw_values[~cleared]))
                     key_of, raw_values = key_of[cleared], raw_values[cleared]
             kept, releases = self._step_each(layout, key_of, raw_values, now())
-            for index, number in sequences.items():
-                known = kept.get(index) or self._store.read(layout, index)
-                kept[index] = replace(known, sequence=number)
+            self._note_sequences(layout, kept, sequences)
             progress = Progress(
                 before.batch + (len(releases) > 0),
                 before.observations + arrived,
@@ -345,12 +343,9 @@ class Streams(_Single):
             kept: dict[int, Kept] = {}
             if fleet is not None:
                 releases = fleet.advance(key_of, raw_values, tick_of, until)
-                fleet.note_sequence(sequences)
             else:
                 kept, releases = self._advance_each(layout, key_of, tick_of, raw_values, until)
-                for index, number in sequences.items():
-                    known = kept.get(index) or self._store.read(layout, index)
-                    kept[index] = replace(known, sequence=number)
+            self._note_sequences(layout, kept, sequences)
             batch = before.batch + (len(releases) > 0)
             source = before.absorbed if absorbed is None else absorbed
             progress = Progress(batch, 0, None, source, until)
@@ -394,6 +389,9 @@ class Streams(_Single):
         """Step each key that occurs; raises before any state has changed."""
         if layout.clock is not None:
             raise ParameterError("every", "a number of observations: this run counts", "a clock")
+        crowd = self._store.crowd
+        if crowd is not None:
+            return {}, crowd.absorb(layout, key_of, raw_values, at)
         rows_of = dict(rows_of_keys(key_of))
         kept: dict[int, Kept] = {}
         parts: list[Part] = []
@@ -439,8 +437,20 @@ class Streams(_Single):
         return np.flatnonzero(keep), last
 
     def _sequence(self, index: int) -> int:
-        fleet = self._store.fleet
-        return self._read(index).sequence if fleet is None else int(fleet.sequence[index])
+        together = self._store.fleet or self._store.crowd
+        return self._read(index).sequence if together is None else int(together.sequence[index])
+
+    def _note_sequences(
+        self, layout: Layout, kept: dict[int, Kept], sequences: Mapping[int, int]
+    ) -> None:
+        """The last number of each key that was absorbed."""
+        together = self._store.fleet or self._store.crowd
+        if together is not None:
+            together.note_sequence(sequences)
+            return
+        for index, number in sequences.items():
+            known = kept.get(index) or self._store.read(layout, index)
+            kept[index] = replace(known, sequence=number)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -566,7 +576,9 @@ class Stream(_Single):
         self._streams, self._index = streams, index
         self._layout, self._lock = streams.layout, streams._lock
         # What is on disk is committed at once; in memory single updates may wait.
-        self._quick = isinstance(streams._store, MemoryStore) and streams._planned.shared is None
+        store = streams._store
+        self._quick = isinstance(store, MemoryStore) and store.crowd is None
+        self._quick = self._quick and streams._planned.shared is None
         self._raw_pending: list[float] = []
         self._scalar: ScalarRun | None = None
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rillet.errors import ParameterError
 from rillet.gather.gate import GateRule
 from rillet.gather.grid import FEWEST_STEPS, LARGEST_SUM
-from rillet.layout import Layout, LookNoise, Segment, SharedThreshold
+from rillet.layout import MANY_KEYS, Layout, LookNoise, Segment, SharedThreshold
 from rillet.privacy import (
     Cost,
     Guarantee,
@@ -38,8 +38,6 @@ _STEPS_PER_ROOT = 32
 #: A statistic that forgets has settled after so many times what it looks back on: from then on
 #: segments repeat.
 _SPANS_TO_SETTLE = 4
-#: By count, from so many keys on, small states make up for shorter chunks of leaves.
-_MANY_KEYS = 256
 #: A leaf that splits its budget between values and counts does so anew at most so often.
 _MOST_SPLITS = 10
 
@@ -61,7 +59,7 @@ def layout_of(plan: Plan) -> Layout:
         threshold, lag, budget = FixedThreshold(), 0, Fraction(0)
     most, every, main = plan.last_t, plan.leaf_every, None
     fleet = plan.clock is not None and bool(plan.keys) and not _learns_alone(plan, threshold)
-    if fleet or len(plan.keys) >= _MANY_KEYS:
+    if fleet or len(plan.keys) >= MANY_KEYS:
         strategy = strategy.for_many_keys()
     setting, contributions = plan.setting(strategy.law), contributions_of(plan)
     if most > lag:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from rillet.crowd import Crowd
 from rillet.errors import ParameterError, StateError
 from rillet.fleet import Fleet
 from rillet.gather.clock import Clock
@@ -666,7 +667,10 @@ class Plan:
             fleet = Fleet.begin(self.layout, keys, together, offset=offset)
             return MemoryStore((), None, gate, fleet)
         secrets = (self.stream_secret(master, key, run) for key in keys)
-        return MemoryStore(secrets, together if self.shared_threshold else None, gate)
+        shared = together if self.shared_threshold else None
+        if self.layout.crowd and len(keys) == len(self.keys):
+            return MemoryStore((), shared, gate, crowd=Crowd(self.layout, keys, secrets))
+        return MemoryStore(secrets, shared, gate)
 
     def release(
         self,

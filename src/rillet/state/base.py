@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from rillet.crowd import Crowd
 from rillet.fleet import Fleet
 from rillet.gather.gate import Entries, Gate
 from rillet.layout import Layout
@@ -94,6 +95,11 @@ class Store(Protocol):
         ...
 
     @property
+    def crowd(self) -> Crowd | None:
+        """All streams at once by count, where their range is known; they change in place."""
+        ...
+
+    @property
     def gate(self) -> Gate | None:
         """Who entered when, where persons are protected; it changes in :meth:`commit` alone."""
         ...
@@ -143,8 +149,9 @@ class MemoryStore:
         shared: Secret | None = None,
         gate: Gate | None = None,
         fleet: Fleet | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
-        self.progress, self.gate, self.fleet = Progress(), gate, fleet
+        self.progress, self.gate, self.fleet, self.crowd = Progress(), gate, fleet, crowd
         self.pool = None if shared is None else Pool(shared)
         # A secret is needed until its stream has begun, then it is in the state, and moves on.
         self._secrets = dict(enumerate(secrets))
@@ -160,6 +167,8 @@ class MemoryStore:
 
     def read(self, layout: Layout, index: int) -> Kept:
         """One key's stream."""
+        if self.crowd is not None:
+            return Kept(self.crowd.state(layout, index), int(self.crowd.sequence[index]))
         kept = self._kept.get(index)
         return Kept(start(layout, self._secrets[index])) if kept is None else kept
 

@@ -496,6 +496,9 @@ class SqliteStore:
             self._layout, keys, self, range(delivered + 1, self.progress.batch + 1)
         )
 
+    #: By count, streams are stepped one by one here.
+    crowd = None
+
     @property
     def fleet(self) -> Fleet | None:
         """All streams at once, where keys tick together."""

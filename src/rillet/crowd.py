@@ -1,0 +1,332 @@
+"""Streams of many keys by count, whose range is known: arrays with a row for each key.
+
+Keys are at observations of their own.  A block is absorbed in rounds, each with the next
+observation of every key that has one left: the same arithmetic as :mod:`rillet.step`, key by key.
+Each key has its own secret, and noise drawn up to its next ratchet step.
+
+**Privacy.** Touches raw data; as :func:`rillet.step.step`, for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rillet.fleet import rows_of_state
+from rillet.gather.grid import Grid
+from rillet.layout import Layout, Worth
+from rillet.noise import FloatArray, IntArray, Secret
+from rillet.release import NUMBERS, Key, Release, Releases, Rows
+from rillet.statistic import Units
+from rillet.step import (
+    EXPLAINED,
+    Ahead,
+    Anchor,
+    StreamState,
+    clipping_fields,
+    filled,
+    no_releases,
+    ranges,
+    read,
+    stream_ended,
+    values_of,
+)
+from rillet.strategy.base import State
+
+
+class _Lattice(NamedTuple):
+    """What is the same for all keys: the lattice, and what its units are worth."""
+
+    grid: Grid
+    anchor: Anchor
+    units: Units
+    worth: tuple[Worth, ...]
+    offsets: tuple[float, ...]
+
+
+class _Round(NamedTuple):
+    """Releases of different keys: the observations that completed them, keys, leaves, readings."""
+
+    arrival: IntArray
+    rows: IntArray
+    leaf: IntArray
+    t: IntArray
+    sums: list[FloatArray]
+    complete: NDArray[np.bool_] | None
+
+
+class Crowd:
+    """The streams of a plan by count, all keys at once."""
+
+    def __init__(self, layout: Layout, keys: tuple[Key, ...], secrets: Iterable[Secret]) -> None:
+        main, width, count = layout.main, layout.leaf.width, len(keys)
+        assert layout.crowd and main is not None
+        self.keys = keys
+        self.t = np.zeros(count, np.int64)
+        self.sequence = np.full(count, -1)
+        # The warm-up, which has nothing, is left behind at once.
+        self._secrets = [secret.ratchet() for secret in secrets]
+        self._exact_partial = [np.zeros(count, np.int64) for _ in range(width)]
+        self._encoders = [
+            rows_of_state(main.strategy.encoder(main.leaves).start(), count) for _ in range(width)
+        ]
+        self._decoders = [
+            rows_of_state(main.strategy.decoder(main.leaves).start(), count) for _ in range(width)
+        ]
+        self._processes: dict[int, tuple[State, ...]] = {}
+        self._drawn = np.zeros(count, np.int64)
+        self._ahead = [np.zeros((count, layout.ratchet_every), np.int64) for _ in range(width)]
+        self._complete = np.ones(count, bool)
+        self._before: Any = None
+        if layout.memory.window is not None:
+            readings = len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
+            self._before = np.zeros((readings, count, layout.memory.window))
+        self._latest: dict[str, FloatArray] = {}
+        self._latest_t, self._latest_at = np.zeros((2, count), np.int64)
+
+    # --- absorbing -------------------------------------------------------------------------------
+
+    def absorb(self, layout: Layout, key_of: IntArray, raw_values: FloatArray, at: int) -> Releases:
+        """Absorb a block; ``key_of`` has the number of each value's key.
+
+        **Privacy.** As :func:`rillet.step.step`, for each key.  Raises before anything has changed.
+        """
+        counts = np.bincount(key_of, minlength=len(self.keys))
+        full = self.t + counts > layout.length
+        if full.any():
+            index = int(full.argmax())
+            raise stream_ended(layout, int(self.t[index] + counts[index]), self.keys[index])
+        if not len(key_of):
+            return no_releases(layout)
+        lattice = self._lattice(layout)
+        exact_units = layout.leaf.contribute(filled(layout, raw_values), lattice.grid)
+        exact_units = exact_units.reshape(len(key_of), -1)
+        order = np.argsort(key_of, kind="stable")
+        ends = np.cumsum(counts)
+        # How many of its key come before each in the block.
+        rank = np.arange(len(key_of)) - (ends - counts)[key_of[order]]
+        by_rank = order[np.argsort(rank, kind="stable")]
+        rounds, begin = [], 0
+        for end in np.cumsum(np.bincount(rank)).tolist():
+            arrival = by_rank[begin:end]
+            begin = end
+            done = self._round(layout, lattice, arrival, key_of[arrival], exact_units[arrival])
+            if done is not None:
+                rounds.append(done)
+        return self._released(layout, lattice, rounds, at)
+
+    def _lattice(self, layout: Layout) -> _Lattice:
+        clipping, segment = layout.declared_range, layout.segments[0]
+        assert clipping is not None and len(layout.segments) == 1
+        grid = layout.grid(clipping, segment, 0.5)
+        units = layout.leaf.units(grid)
+        nothing = (0.0,) * len(units), (0.0,) * layout.leaf.width
+        anchor = Anchor(clipping, 0, *nothing)
+        return _Lattice(grid, anchor, units, ((0, units),), layout.leaf.offsets(clipping))
+
+    def _round(
+        self,
+        layout: Layout,
+        lattice: _Lattice,
+        arrival: IntArray,
+        rows: IntArray,
+        exact_units: IntArray,
+    ) -> _Round | None:
+        """The next observation of some keys; what their leaves release, where they are complete."""
+        mechanism = layout.main
+        assert mechanism is not None
+        self.t[rows] += 1
+        t = self.t[rows]
+        exact_leaves = list(exact_units.T)
+        if layout.every > 1:
+            for exact_partial, exact_column in zip(self._exact_partial, exact_leaves, strict=True):
+                exact_partial[rows] += exact_column
+            done = (t % layout.every == 0) | (t == layout.length)
+            arrival, rows, t = arrival[done], rows[done], t[done]
+            if not len(rows):
+                return None
+            exact_leaves = [exact_partial[rows] for exact_partial in self._exact_partial]
+            for exact_partial in self._exact_partial:
+                exact_partial[rows] = 0
+        leaf = -(-t // layout.every)
+        noise = self._noise(layout, rows, leaf)
+        encoder = mechanism.strategy.encoder(mechanism.leaves)
+        decoder = mechanism.strategy.decoder(mechanism.leaves)
+        prefixes = []
+        for column, exact in enumerate(exact_leaves):
+            noisy = encoder.encode_each(self._encoders[column], rows, leaf, exact) + noise[column]
+            prefix = decoder.decode_each(self._decoders[column], rows, leaf, noisy)
+            prefixes.append(prefix * 1.0)
+        sums = read(layout, lattice.anchor, lattice.units, lattice.offsets, t, prefixes)
+        if self._before is not None:
+            place = leaf % self._before.shape[2]
+            running = np.array(sums)
+            sums = list(running - self._before[:, rows, place])
+            self._before[:, rows, place] = running
+        complete = None
+        if layout.leaf.may_be_complete:
+            complete = self._completed(layout, lattice, rows, leaf, t, sums)
+        return _Round(arrival, rows, leaf, t, sums, complete)
+
+    def _noise(self, layout: Layout, rows: IntArray, leaf: IntArray) -> list[IntArray]:
+        """Noise of the next leaf of some keys; drawn up to the next ratchet step where it ends."""
+        every = layout.ratchet_every
+        for row in rows[leaf > self._drawn[rows]].tolist():
+            self._draw(layout, row)
+        place = (leaf - 1) % every
+        return [ahead[rows, place] for ahead in self._ahead]
+
+    def _draw(self, layout: Layout, row: int) -> None:
+        """Draw the noise of a key up to its next ratchet step, and destroy its secret."""
+        mechanism = layout.main
+        assert mechanism is not None
+        process = mechanism.strategy.noise_process(mechanism.leaves)
+        states = self._processes.get(row) or (process.start(),) * len(self._ahead)
+        first, secret = int(self._drawn[row]) + 1, self._secrets[row]
+        count = min(layout.ratchet_every, mechanism.leaves - first + 1)
+        after = []
+        for column, own in enumerate(states):
+            levels = mechanism.levels(secret, "main", column=column)
+            state, noise = process.draw(own, levels, first, count)
+            self._ahead[column][row, :count] = noise
+            after.append(state)
+        if any(after):
+            self._processes[row] = tuple(after)
+        self._drawn[row] += count
+        self._secrets[row] = secret.ratchet()
+
+    def _completed(
+        self,
+        layout: Layout,
+        lattice: _Lattice,
+        rows: IntArray,
+        leaf: IntArray,
+        t: IntArray,
+        sums: list[FloatArray],
+    ) -> NDArray[np.bool_]:
+        """Whether no value is taken to be missing: as the step decides it."""
+        chosen = slice(None)
+        decides: Any = chosen if layout.memory.forgets else (leaf & (leaf - 1)) == 0
+        if layout.memory.forgets or decides.any():
+            variance = layout.covariances(leaf[decides], lattice.worth)(1, 1)
+            missed = np.abs(layout.remembered(t[decides]) - sums[1][decides])
+            self._complete[rows[decides]] = missed <= EXPLAINED * np.sqrt(variance)
+        return self._complete[rows]
+
+    # --- releasing -------------------------------------------------------------------------------
+
+    def _released(
+        self, layout: Layout, lattice: _Lattice, rounds: list[_Round], at: int
+    ) -> Releases:
+        """The releases of a block, in the order of the observations that completed them."""
+        if not rounds:
+            return no_releases(layout)
+        order = np.argsort(np.concatenate([one.arrival for one in rounds]))
+        rows, leaf, t = (
+            np.concatenate([getattr(one, name) for one in rounds])[order]
+            for name in ("rows", "leaf", "t")
+        )
+        sums = [
+            np.concatenate(each)[order] for each in zip(*(one.sums for one in rounds), strict=True)
+        ]
+        complete = None
+        if layout.leaf.may_be_complete:
+            complete = np.concatenate([one.complete for one in rounds])[order]
+        clipping = lattice.anchor.range
+        ends = ranges(*(np.full(len(t), end) for end in (clipping.lower, clipping.upper)))
+        covariance = layout.covariances(leaf, lattice.worth)
+        columns = values_of(layout, t, sums, covariance, ends, complete)
+        width = len(layout.statistic.names)
+        for name, number in clipping_fields(layout, clipping, float("nan")).items():
+            columns[name] = np.full(len(t) * width, number)
+        times = np.full(len(t), at)
+        self._keep_latest(rows, t, times, columns, width)
+        used, first = np.unique(rows, return_index=True)
+        by_appearance = np.argsort(first)
+        number_of = np.empty(len(used), np.int64)
+        number_of[by_appearance] = np.arange(len(used))
+        return Releases(
+            tuple(self.keys[index] for index in used[by_appearance].tolist()),
+            number_of[np.searchsorted(used, rows)],
+            t,
+            times,
+            layout.statistic.names,
+            columns,
+            layout.noise_law,
+            layout.post_processing,
+        )
+
+    def _keep_latest(
+        self,
+        rows: IntArray,
+        t: IntArray,
+        at: IntArray,
+        columns: Mapping[str, FloatArray],
+        width: int,
+    ) -> None:
+        if not self._latest:
+            self._latest = {name: np.full((len(self.keys), width), np.nan) for name in columns}
+        backwards = rows[::-1]
+        last_rows, place = np.unique(backwards, return_index=True)
+        last = len(rows) - 1 - place
+        self._latest_t[last_rows], self._latest_at[last_rows] = t[last], at[last]
+        for name, column in columns.items():
+            self._latest[name][last_rows] = column.reshape(-1, width)[last]
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def latest(self, layout: Layout, index: int) -> Release | None:
+        """The last release of a key."""
+        t = int(self._latest_t[index])
+        if not t:
+            return None
+        rows: Rows = [
+            {
+                **dict.fromkeys(NUMBERS, float("nan")),
+                "name": name,
+                **{number: float(one[index, place]) for number, one in self._latest.items()},
+                "noise_law": layout.noise_law,
+                "post_processing": layout.post_processing,
+            }
+            for place, name in enumerate(layout.statistic.names)
+        ]
+        return Release(self.keys[index], t, int(self._latest_at[index]), rows)
+
+    def state(self, layout: Layout, index: int) -> StreamState:
+        """One key's stream as it is, without the key in force."""
+        mechanism, lattice = layout.main, self._lattice(layout)
+        assert mechanism is not None
+        process = mechanism.strategy.noise_process(mechanism.leaves)
+        done = layout.complete_leaves(int(self.t[index])) if self.t[index] else 0
+        ahead, drawn = None, int(self._drawn[index])
+        if done < drawn:
+            used = done % layout.ratchet_every
+            left = slice(used, used + drawn - done)
+            ahead = Ahead(done + 1, tuple(own[index, left].copy() for own in self._ahead), {})
+        before = None
+        if self._before is not None:
+            before = np.roll(self._before[:, index], -(done + 1), axis=1)
+        width = len(self._ahead)
+        return StreamState(
+            t=int(self.t[index]),
+            secret=self._secrets[index],
+            anchor=lattice.anchor,
+            exact_partial=tuple(int(partial[index]) for partial in self._exact_partial),
+            worth=lattice.worth,
+            cut=(lattice.grid.steps, lattice.grid.count),
+            complete=bool(self._complete[index]),
+            before=before,
+            encoders=tuple(tuple(part[index].copy() for part in own) for own in self._encoders),
+            decoders=tuple(tuple(part[index].copy() for part in own) for own in self._decoders),
+            processes=self._processes.get(index) or (process.start(),) * width,
+            ahead=ahead,
+            latest=self.latest(layout, index),
+        )
+
+    def note_sequence(self, numbers: Mapping[int, int]) -> None:
+        """The last sequence number of some keys that was absorbed."""
+        for index, number in numbers.items():
+            self.sequence[index] = number
