@@ -28,6 +28,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "window": {"statistic": rillet.Mean(window=12), "every": 3},
     "half-life": {"statistic": rillet.Sum(half_life=12)},
     "tree": {"strategy": rillet.BinaryTree()},
+    "honaker": {"strategy": rillet.HonakerTree(), "delta": 0.0},
     "toeplitz": {"strategy": rillet.BufferedToeplitz()},
     "shared": {"shared_threshold": True, "lag": 100},
 }

@@ -34,7 +34,6 @@ from rillet.step import (
     stream_ended,
     values_of,
 )
-from rillet.strategy.base import State
 
 
 class _Lattice(NamedTuple):
@@ -76,7 +75,10 @@ class Crowd:
         self._decoders = [
             rows_of_state(main.strategy.decoder(main.leaves).start(), count) for _ in range(width)
         ]
-        self._processes: dict[int, tuple[State, ...]] = {}
+        self._processes = [
+            rows_of_state(main.strategy.noise_process(main.leaves).start(), count)
+            for _ in range(width)
+        ]
         self._drawn = np.zeros(count, np.int64)
         self._ahead = [np.zeros((count, layout.ratchet_every), np.int64) for _ in range(width)]
         self._complete = np.ones(count, bool)
@@ -173,30 +175,30 @@ class Crowd:
 
     def _noise(self, layout: Layout, rows: IntArray, leaf: IntArray) -> list[IntArray]:
         """Noise of the next leaf of some keys; drawn up to the next ratchet step where it ends."""
-        every = layout.ratchet_every
-        for row in rows[leaf > self._drawn[rows]].tolist():
-            self._draw(layout, row)
-        place = (leaf - 1) % every
+        empty = rows[leaf > self._drawn[rows]]
+        # Most often all of them come from the same step, or from two.
+        for drawn in np.unique(self._drawn[empty]).tolist() if len(empty) else ():
+            self._draw(layout, empty[self._drawn[empty] == drawn], drawn)
+        place = (leaf - 1) % layout.ratchet_every
         return [ahead[rows, place] for ahead in self._ahead]
 
-    def _draw(self, layout: Layout, row: int) -> None:
-        """Draw the noise of a key up to its next ratchet step, and destroy its secret."""
+    def _draw(self, layout: Layout, rows: IntArray, drawn: int) -> None:
+        """Draw the noise of keys up to their next ratchet step, and destroy their secrets."""
         mechanism = layout.main
         assert mechanism is not None
         process = mechanism.strategy.noise_process(mechanism.leaves)
-        states = self._processes.get(row) or (process.start(),) * len(self._ahead)
-        first, secret = int(self._drawn[row]) + 1, self._secrets[row]
-        count = min(layout.ratchet_every, mechanism.leaves - first + 1)
-        after = []
-        for column, own in enumerate(states):
-            levels = mechanism.levels(secret, "main", column=column)
-            state, noise = process.draw(own, levels, first, count)
-            self._ahead[column][row, :count] = noise
-            after.append(state)
-        if any(after):
-            self._processes[row] = tuple(after)
-        self._drawn[row] += count
-        self._secrets[row] = secret.ratchet()
+        secrets = [self._secrets[row] for row in rows.tolist()]
+        count = min(layout.ratchet_every, mechanism.leaves - drawn)
+        for column, (ahead, states) in enumerate(zip(self._ahead, self._processes, strict=True)):
+            levels = mechanism.levels_each(secrets, "main", column=column)
+            own = tuple(part[rows] for part in states)
+            after, noise = process.draw(own, levels, drawn + 1, count)
+            ahead[rows, :count] = noise
+            for part, new in zip(states, after, strict=True):
+                part[rows] = new
+        self._drawn[rows] += count
+        for row, secret in zip(rows.tolist(), secrets, strict=True):
+            self._secrets[row] = secret.ratchet()
 
     def _completed(
         self,
@@ -297,9 +299,7 @@ class Crowd:
 
     def state(self, layout: Layout, index: int) -> StreamState:
         """One key's stream as it is, without the key in force."""
-        mechanism, lattice = layout.main, self._lattice(layout)
-        assert mechanism is not None
-        process = mechanism.strategy.noise_process(mechanism.leaves)
+        lattice = self._lattice(layout)
         done = layout.complete_leaves(int(self.t[index])) if self.t[index] else 0
         ahead, drawn = None, int(self._drawn[index])
         if done < drawn:
@@ -309,7 +309,6 @@ class Crowd:
         before = None
         if self._before is not None:
             before = np.roll(self._before[:, index], -(done + 1), axis=1)
-        width = len(self._ahead)
         return StreamState(
             t=int(self.t[index]),
             secret=self._secrets[index],
@@ -321,7 +320,7 @@ class Crowd:
             before=before,
             encoders=tuple(tuple(part[index].copy() for part in own) for own in self._encoders),
             decoders=tuple(tuple(part[index].copy() for part in own) for own in self._decoders),
-            processes=self._processes.get(index) or (process.start(),) * width,
+            processes=tuple(tuple(part[index].copy() for part in own) for own in self._processes),
             ahead=ahead,
             latest=self.latest(layout, index),
         )

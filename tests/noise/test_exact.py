@@ -18,6 +18,7 @@ from rillet.noise import (
     Law,
     Secret,
     decide,
+    draw_each,
 )
 from rillet.noise.sampling import SMALLEST_FAST_UNIFORM
 from rillet.testing.lattice import TAILS, lattice_probability
@@ -315,3 +316,13 @@ def test_far_addresses_do_not_wrap_round():
         assert np.array_equal(noise.draw(np.int64(start), 200), plain)  # type: ignore[arg-type]
         assert np.array_equal(noise.draw(start + 100, 100), plain[100:])
     assert not np.array_equal(noise.draw(2**44, 50), noise.draw(0, 50))
+
+
+@pytest.mark.parametrize("scale", [3.0, 2.0**20, LARGEST_SCALE])
+def test_draws_of_many_secrets_are_those_of_each(scale: float) -> None:
+    """Also where floats do not decide: at the largest scale that is a good part of them."""
+    secrets = [Secret.for_tests(number) for number in range(40)]
+    together = draw_each(GAUSSIAN, scale, secrets, ("test", 1), 1000, 700)
+    for secret, own in zip(secrets, together, strict=True):
+        alone = LatticeNoise(GAUSSIAN, scale, secret, ("test", 1)).draw(1000, 700)
+        assert own.tolist() == alone.tolist()

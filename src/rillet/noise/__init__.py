@@ -8,6 +8,7 @@ from rillet.noise.sampling import (
     LatticeNoise,
     continuous_draw,
     decide,
+    draw_each,
     uniform_below,
 )
 from rillet.noise.secret import KeyPart, Keystream, Secret, random_name
@@ -28,6 +29,7 @@ __all__ = [
     "Secret",
     "continuous_draw",
     "decide",
+    "draw_each",
     "random_name",
     "uniform_below",
 ]

@@ -13,7 +13,7 @@ same uniform is extended with more bits and decided in multiple precision.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
@@ -190,6 +190,34 @@ class LatticeNoise:
         first = index << _REFINE_SHIFT
         for number in range(1 << _REFINE_SHIFT):
             yield int(self._more.words(first + number, 1)[0])
+
+
+def draw_each(
+    law: Law,
+    scale: float,
+    secrets: Sequence[Secret],
+    purpose: tuple[KeyPart, ...],
+    start: int,
+    count: int,
+) -> IntArray:
+    """Draws ``start`` to ``start + count - 1`` of each of many secrets, a row for each.
+
+    What :meth:`LatticeNoise.draw` gives for each, rounded together.
+    """
+    rows = len(secrets)
+    words = np.empty((rows, count), np.uint64)
+    for row, secret in enumerate(secrets):
+        words[row] = secret.keystream("noise", *purpose).words(start, count)
+    drawn = np.empty((rows, count), np.int64)
+    flat_words, flat_drawn = words.reshape(-1), drawn.reshape(-1)
+    rounding = LatticeNoise(law, scale, secrets[0], purpose)
+    for offset in range(0, rows * count, CHUNK):
+        part = slice(offset, offset + CHUNK)
+        for index in rounding._round_words(flat_words[part], flat_drawn[part]).tolist():
+            row, place = divmod(offset + index, count)
+            own = LatticeNoise(law, scale, secrets[row], purpose)
+            drawn[row, place] = own.draw(start + place, 1)[0]
+    return drawn
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ moves by at most ``steps``.  Everything after the noise is post-processing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -32,6 +32,7 @@ from rillet.noise import (
     Law,
     LawName,
     Secret,
+    draw_each,
 )
 from rillet.options import settle
 from rillet.privacy import (
@@ -137,7 +138,7 @@ class NoiseProcess:
     leaf that first needs it, with the key in force at that leaf, and keeps it in its state as long
     as later leaves need it: keys may ratchet between any two leaves, and nothing is drawn again.
 
-    A state may have a row for each of many keys; then one leaf is drawn at a time, and ``levels``
+    A state may have a row for each of many keys, which are all at the same leaf; then ``levels``
     give a row of draws for each of them.
 
     **Privacy.** Touches no data.  The state is noise: whoever reads it together with the releases
@@ -328,6 +329,19 @@ def _sensitivity(of_column: _OfColumn, moves: tuple[tuple[int, ...], ...]) -> Fr
 
 
 @dataclass(frozen=True)
+class _Rows:
+    """The draws of many secrets, a row for each."""
+
+    law: Law
+    scale: float
+    secrets: Sequence[Secret] = field(repr=False)
+    purpose: tuple[KeyPart, ...]
+
+    def draw(self, start: int, count: int) -> IntArray:
+        return draw_each(self.law, self.scale, self.secrets, self.purpose, start, count)
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """A strategy calibrated to a budget: lattice, noise scale, cost.
 
@@ -475,10 +489,13 @@ class Mechanism:
 
     def noise(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> LatticeNoise:
         """The noise of a column's nodes: the draw at index ``t`` is for the node of leaf ``t``."""
+        return LatticeNoise(self.law, self.scale, secret, self._purpose(purpose, column))
+
+    def _purpose(self, purpose: tuple[KeyPart, ...], column: int) -> tuple[KeyPart, ...]:
         if not 0 <= column < self.width:
             raise ParameterError("column", f"0 to {self.width - 1}", column)
         suffix: tuple[KeyPart, ...] = ("column", column) if column else ()
-        return LatticeNoise(self.law, self.scale, secret, ("strategy", *purpose, *suffix))
+        return ("strategy", *purpose, *suffix)
 
     def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> Levels:
         """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
@@ -492,6 +509,15 @@ class Mechanism:
             return opened[number]
 
         return level
+
+    def levels_each(self, secrets: Sequence[Secret], *purpose: KeyPart, column: int = 0) -> Levels:
+        """The same for many secrets at once, a row of draws for each."""
+        return lambda number: _Rows(
+            self.law,
+            self.scale,
+            secrets,
+            self._purpose((*purpose, *(("level", number) if number else ())), column),
+        )
 
     @cached_property
     def typical_unit_variance(self) -> float:

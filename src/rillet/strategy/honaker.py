@@ -117,6 +117,12 @@ class HonakerNoise(NoiseProcess):
         """Noise at leaves ``first``, ``first + 1``, …, leaves before roots."""
         if count == 0:
             return state, np.zeros(0, np.int64)
+        if count > 1 and state[0].ndim > 1:  # of many keys, one leaf after the other
+            drawn = []
+            for leaf in range(first, first + count):
+                state, own = self.draw(state, levels, leaf, 1)
+                drawn.append(own)
+            return state, np.concatenate(drawn, axis=1)
         waiting, closed = state
         following = waiting.copy()
         last = first - 1 + count
