@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 
 from helpers.servers import mosquitto
 from helpers.sources import mqtt_source
-from rillet import Plan
+from rillet import ParameterError, Plan
 from rillet.source import UNDECLARED, DeclaredKeys, mqtt_link
 
 PATIENCE = 30.0
@@ -128,6 +128,26 @@ def test_payloads_and_keys(broker, name, protocol):
         values, [12.5, 7, math.nan, math.nan, math.inf, math.nan, math.nan, -3]
     )
     assert places == [0, 1, 2, UNDECLARED, 0, 1, UNDECLARED, 2]
+
+
+def test_keys_in_the_payload(broker, name):
+    keys = DeclaredKeys([("a", 1), ("b", 2)], ["meter", "phase"])
+    options = {"client_id": name, "keys": keys, "field": "x", "wait": 0.3}
+    payloads = [
+        '{"meter": "a", "phase": 1, "x": 1.5}',
+        '{"meter": "b", "phase": "2", "x": 2.5}',
+        '{"meter": "a", "phase": 2, "x": 3.5}',
+        '{"x": 4.5}',
+        "5.5",
+    ]
+    with Taking(broker, f"{name}/readings", **options) as taking:
+        publish(broker, [(f"{name}/readings", payload) for payload in payloads])
+        places = taking.rows(len(payloads), "key_of")
+    assert list(places) == [0, 1, UNDECLARED, UNDECLARED, UNDECLARED]
+    with pytest.raises(
+        ParameterError, match="field: expected the name of a field, since the parts"
+    ):
+        Taking(broker, f"{name}/readings", **{**options, "field": None}).__enter__()
 
 
 def test_a_payload_without_a_number_is_left_out_of_the_mean(broker, name):
@@ -307,7 +327,8 @@ def test_a_killed_consumer_gets_only_what_it_did_not_acknowledge(broker, name):
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
-def test_a_broker_that_restarts_loses_nothing(tmp_path, name, protocol):
+def test_a_broker_that_restarts_loses_nothing(tmp_path, name, protocol, caplog):
+    caplog.set_level("INFO", "rillet")
     options = {"client_id": name, "field": "x", "sequence": "n", "protocol": protocol}
     with mosquitto(tmp_path / "broker") as server:
         taking = Taking(server, "t/{k}", **options)
@@ -331,6 +352,9 @@ def test_a_broker_that_restarts_loses_nothing(tmp_path, name, protocol):
                 kept.append(number)
                 seen = number
         assert kept == list(range(200))
+    said = [record.getMessage().partition(": ")[2] for record in caplog.records]
+    assert "connection lost, trying again" in said
+    assert "connected again" in said
 
 
 def test_old_packet_numbers_do_not_acknowledge_new_messages(tmp_path, name):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -25,6 +26,8 @@ __all__ = ["PostgresSink"]
 #: Seconds for one attempt to connect, and between attempts at first and at most.
 _CONNECT = 10
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+log = logging.getLogger("rillet.sink")
+
 #: Seconds that a server has, beyond our patience, to say itself that a statement took too long.
 _GRACE = 1.0
 #: Releases to a statement, so that each is short; and rows to a message.
@@ -270,11 +273,16 @@ class PostgresSink(Sink):
             try:
                 if self._connection.closed:
                     self._connect()
+                    if end is not None:
+                        log.info("%s: connected again", self.name)
                 work()
             except self._psycopg.OperationalError:
                 # Lost, or not there yet: all of the transaction is undone, and done again.
                 now = time.monotonic()
-                end = end or now + self.options.patience
+                if end is None:
+                    end = now + self.options.patience
+                    wait = f"{self.options.patience:g} s"
+                    log.info("%s: connection lost, trying again for %s", self.name, wait)
                 hopeless = now > self._until or now + pause > end or self._closing
                 if hopeless or not self._connection.closed:
                     raise

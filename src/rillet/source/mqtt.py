@@ -2,7 +2,8 @@
 
 The payload is a bare number, read as a CSV cell would be, or a JSON object with the number in a
 field. The topic tells the key: in the template ``meters/{meter}/reading`` each name in braces takes
-one level of the topic and gives one part of the key, in the order of the names. A payload without a
+one level of the topic and gives one part of the key, in the order of the names. A template without
+names leaves the key to the payload, in the fields that the key columns name. A payload without a
 number is NaN; nothing raises because of one.
 
 Messages that the broker had *retained* are not taken: such a message repeats what was published
@@ -178,10 +179,15 @@ class MqttSource(Source):
         self._broker = options.broker()
         template = TopicTemplate(options.topic)
         self._subscription = template.subscription
-        self._index_of = template.table(keys)
+        self._in_payload = keys is not None and not template.names and bool(keys.columns)
+        if self._in_payload and options.field is None:
+            expected = "the name of a field, since the parts of the key are fields as well"
+            raise ParameterError("field", expected, None)
+        self._index_of = template.table(None if self._in_payload else keys)
         self._raw_rows_of = json_rows(
             Wanted(
                 options.field,
+                keys if self._in_payload else None,
                 sequence=options.sequence,
                 time=options.time,
                 zone=options.zone,
@@ -271,7 +277,7 @@ class MqttSource(Source):
             ]
         )
         arrived = [raw_message[3] for raw_message in raw_messages]
-        if self._keys is not None:
+        if self._keys is not None and not self._in_payload:
             raw_rows = raw_rows._replace(key_of=np.array(raw_found, dtype=np.int64))
         return Block(arrived=np.array(arrived, dtype=np.int64), **raw_rows._asdict())
 
@@ -332,6 +338,7 @@ class TopicTemplate:
                 "topic",
                 f"{keys.parts} names in braces, one for each part of a declared key",
                 "/".join(self._levels),
+                "or none, and the parts in fields of the payload that the key columns name",
             )
         for key in () if keys is None else keys.keys:
             if any(set(str(part)) & set("/+#\0") for part in key):

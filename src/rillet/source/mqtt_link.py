@@ -13,6 +13,7 @@ filter and the broker's reason only.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import select
@@ -25,6 +26,8 @@ from typing import Any
 from rillet.broker import Broker, paho, reason_of
 from rillet.errors import InputError
 from rillet.times import now
+
+log = logging.getLogger("rillet.source")
 
 __all__ = ["MqttLink", "RawMessage"]
 
@@ -222,6 +225,7 @@ class MqttLink:
             found = f"the connection closed {MOST_SHORT} times at once"
             raise self._failed(_Refused(found, _TAKEN_OVER))
         delay = SHORTEST_DELAY * 2**self._short
+        log.info("%s: connection lost, trying again", self._broker.address)
         while self._pause(delay):
             delay = min(2 * delay, LONGEST_DELAY)
             try:
@@ -232,6 +236,7 @@ class MqttLink:
             except (OSError, ValueError):
                 pass  # Not there yet.
             else:
+                log.info("%s: connected again", self._broker.address)
                 return
 
     def _pause(self, seconds: float) -> bool:
