@@ -112,9 +112,9 @@ def _course(layout: Layout) -> Iterator[str]:
                 then = "nothing else is released of them"
             yield f"The first {lag:,} observations teach the range ({budget}); {then}."
         else:
-            of = "of all keys together " if layout.fleet else ""
+            learns = "of all keys together teach" if layout.fleet else "teach"
             yield (
-                f"The first {duration_words(lag * clock.every)} ({_ticks(lag)}) {of}teach the range "
+                f"The first {duration_words(lag * clock.every)} ({_ticks(lag)}) {learns} the range "
                 f"({budget}); the first release comes after them, at "
                 f"{show_moment(clock.end_of(layout.first_release))}."
             )
