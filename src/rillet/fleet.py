@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rillet.gather.grid import LARGEST_SUM, Grid, Grids
-from rillet.layout import Layout, Segment, Worth, nearest_share
+from rillet.layout import COUNT_SHARES, Layout, Segment, Worth, nearest_share
+from rillet.levels import Tree
 from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
-from rillet.release import NUMBERS, Key, Release, Releases, Rows
+from rillet.release import NUMBERS, Release, Releases, Rows
 from rillet.statistic import Leaf, Range, Units
 from rillet.step import (
     LOOKS_KEPT,
@@ -51,6 +53,7 @@ from rillet.threshold import Look
 PAGE: Final = 2**14
 #: Contributions are worked out for so many observations at a time.
 _AT_A_TIME: Final = 2**16
+_SHARES: Final = len(COUNT_SHARES)
 
 
 class Found(NamedTuple):
@@ -139,14 +142,15 @@ class Closed(NamedTuple):
 class Fleet:
     """The streams of a plan by the clock, all keys at once.
 
-    ``pages`` gives the pages in order; what it gives is changed in place.  ``offset`` is the number
-    of the first key among those of the plan.
+    Totals are further streams behind those of the keys, and come with them in ``tree``.  ``pages``
+    gives the pages in order; what it gives is changed in place.  ``offset`` is the number of the
+    first key among those of the plan.
     """
 
     def __init__(
         self,
         layout: Layout,
-        keys: tuple[Key, ...],
+        tree: Tree,
         common: Common,
         pages: list[Page],
         group_of: IntArray | None = None,
@@ -154,12 +158,12 @@ class Fleet:
     ) -> None:
         assert layout.fleet
         self.offset = offset
-        self.layout, self.keys, self.common, self.pages = layout, keys, common, pages
-        self.group_of = np.zeros(len(keys), np.int64) if group_of is None else group_of
+        self.layout, self.tree, self.common, self.pages = layout, tree, common, pages
+        self.group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
         self.groups = int(self.group_of.max(initial=0)) + 1
-        self._in_group = np.bincount(self.group_of, minlength=self.groups)
+        self._in_group = np.bincount(self.group_of[: len(tree.keys)], minlength=self.groups)
         #: The last sequence number of each key that was absorbed.
-        self.sequence = np.full(len(keys), -1)
+        self.sequence = np.full(len(tree), -1)
         #: What happened since the last commit, by page.
         self.closed: dict[int, list[Closed]] = {}
         self.touched: set[int] = set()
@@ -168,18 +172,18 @@ class Fleet:
     def begin(
         cls,
         layout: Layout,
-        keys: tuple[Key, ...],
+        tree: Tree,
         secret: Secret,
         group_of: IntArray | None = None,
         offset: int = 0,
     ) -> Fleet:
-        """All keys at their beginning."""
-        group_of = np.zeros(len(keys), np.int64) if group_of is None else group_of
+        """All keys and totals at their beginning."""
+        group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
         pages = [
             new_page(layout, first, group_of[first : first + PAGE])
-            for first in range(0, len(keys), PAGE)
+            for first in range(0, len(tree), PAGE)
         ]
-        fleet = cls(layout, keys, Common(secret), pages, group_of, offset)
+        fleet = cls(layout, tree, Common(secret), pages, group_of, offset)
         if layout.declared_range is not None:
             declared = layout.declared_range.lower, layout.declared_range.upper, 0.0, np.nan
             lower, upper, nothing, unknown = (np.full(fleet.groups, one) for one in declared)
@@ -233,9 +237,10 @@ class Fleet:
             return
         if common.exact_counts is not None:
             common.exact_counts += self._counts(key_of, raw_values)
-        for page, rows, raw_part in self._by_page(key_of, raw_values):
-            add_up(layout.leaf, self._grids(page, rows), page.exact_partial, rows, raw_part)
-            self.touched.add(page.first // PAGE)
+        for own_of in (key_of, *(total_of[key_of] for total_of in self.tree.total_of)):
+            for page, rows, raw_part in self._by_page(own_of, raw_values):
+                add_up(layout.leaf, self._grids(page, rows), page.exact_partial, rows, raw_part)
+                self.touched.add(page.first // PAGE)
 
     def _by_page(
         self, key_of: IntArray, raw_values: FloatArray
@@ -256,7 +261,7 @@ class Fleet:
     def _grids(self, page: Page, rows: IntArray) -> Callable[[slice], Grids]:
         """The lattices of some values, by the rows of their keys."""
         found, layout = self.common.found[page.segment], self.layout
-        steps, count = _cuts(layout, layout.segment_at(page.t + 1), page.shares[-1])
+        steps, count = _cuts(layout, page, page.t + 1, page.shares[-1])
 
         def of(part: slice) -> Grids:
             own = rows[part]
@@ -287,7 +292,7 @@ class Fleet:
         common.t += 1
         if common.t < layout.lag:
             return no_releases(layout)
-        table = Table(layout, self.keys, common.t)
+        table = Table(layout, self.tree, common.t)
         if common.t == layout.lag:
             self._finish_warm_up(table)
             return table.releases()
@@ -401,7 +406,7 @@ class Fleet:
             part for states in (page.encoders, page.decoders) for own in states for part in own
         ]
         each = sum(part.nbytes for part in parts) // len(page) + 32 * len(page.exact_partial)
-        return (each + 8 * len(page.latest)) * len(self.keys)
+        return (each + 8 * len(page.latest)) * len(self.tree)
 
     def forget_changes(self) -> None:
         """What happened has been committed."""
@@ -430,7 +435,7 @@ class Fleet:
             for place, name in enumerate(names)
         ]
         (at,) = times_of(layout, np.array([page.t]), 0).tolist()
-        return Release(self.keys[index], page.t, at, rows)
+        return Release(self.tree.all_keys[index], page.t, at, rows)
 
 
 # --- one page ------------------------------------------------------------------------------------
@@ -585,13 +590,20 @@ def begin_main(
     _begin_segment(layout, page, known, latest)
 
 
-def _cuts(layout: Layout, segment: Segment, share: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
-    """Steps of each key's lattice, and what an observation counts on it."""
-    used = np.bincount(share)
+def _cuts(
+    layout: Layout, page: Page, t: int, share: NDArray[np.uint8]
+) -> tuple[IntArray, IntArray]:
+    """Steps of each key's lattice at a tick, and what an observation counts on it."""
+    which: Any = share
+    if layout.levels:
+        which = share + _SHARES * layout.levels_of(page.first, len(page))
+    used = np.bincount(which)
     cuts = np.zeros((len(used), 2), np.int64)
-    for number in np.flatnonzero(used).tolist():
-        cuts[number] = layout.cut(segment.steps, number)
-    steps, count = cuts[share].T
+    for both in np.flatnonzero(used).tolist():
+        level, number = divmod(both, _SHARES)
+        own = layout.of_level(level - 1 if level else None)
+        cuts[both] = own.cut(own.segment_at(t).steps, number)
+    steps, count = cuts[which].T
     return np.ascontiguousarray(steps), np.ascontiguousarray(count)
 
 
@@ -615,9 +627,9 @@ def _begin_segment(
 def _units(layout: Layout, page: Page, number: int, found: list[Found]) -> Units:
     """What lattice units are worth in the segment with this number of those still felt."""
     learned = found[page.segment - (len(page.begins) - 1 - number)]
-    segment = layout.segment_at(layout.lag + page.begins[number] * layout.every + 1)
+    begin = layout.lag + page.begins[number] * layout.every + 1
     clipping = learned.range_of(page.group)
-    return layout.leaf.units(Grids(clipping, *_cuts(layout, segment, page.shares[number])))
+    return layout.leaf.units(Grids(clipping, *_cuts(layout, page, begin, page.shares[number])))
 
 
 def close_tick(
@@ -710,12 +722,24 @@ def _warm_up_units(layout: Layout, page: Page, found: Found) -> Units:
     return layout.warm_up_leaf.units(Grids(clipping, *(np.array([each]) for each in cut)))
 
 
-class Table:
-    """The releases of one tick, filled page by page."""
+class _Readings(NamedTuple):
+    """What a page released, before totals and their parts are made consistent."""
 
-    def __init__(self, layout: Layout, keys: tuple[Key, ...], t: int) -> None:
-        self._layout, self._keys, self._t = layout, keys, t
-        rows = len(keys) * len(layout.statistic.names)
+    page: Page
+    sums: FloatArray
+    spread: FloatArray
+    clipping: Range
+    clipped_share: FloatArray
+
+
+class Table:
+    """The releases of one tick, filled page by page; with totals, once all pages are there."""
+
+    def __init__(self, layout: Layout, tree: Tree, t: int) -> None:
+        self._layout, self._tree, self._t = layout, tree, t
+        rows = len(tree) * len(layout.statistic.names)
+        #: Pages that wait for the others: totals and their parts are made consistent together.
+        self._waiting: list[_Readings] = []
         self._names = numbers_of(layout)
         self._columns = {
             name: np.empty(rows)
@@ -724,6 +748,41 @@ class Table:
         self._filled = False
 
     def fill(
+        self,
+        page: Page,
+        sums: list[FloatArray],
+        covariance: Callable[[int, int], Any],
+        clipping: Range,
+        clipped_share: FloatArray,
+    ) -> None:
+        """Take the readings of a page."""
+        if not self._tree.totals:
+            self._work_out(page, sums, covariance, clipping, clipped_share)
+            return
+        count = range(len(sums))
+        spread = np.empty((len(sums), len(sums), len(page)))
+        for one, other in product(count, count):
+            spread[one, other] = covariance(one, other)
+        self._waiting.append(_Readings(page, np.array(sums), spread, clipping, clipped_share))
+        if sum(len(each.page) for each in self._waiting) == len(self._tree):
+            self._make_consistent()
+
+    def _make_consistent(self) -> None:
+        """Work out all pages, with totals that are the sums of their parts."""
+        waiting, self._waiting = self._waiting, []
+        sums, spread = self._tree.consistent(
+            np.concatenate([each.sums for each in waiting], -1)[..., None],
+            np.concatenate([each.spread for each in waiting], -1)[..., None],
+        )
+        for page, *_, clipping, clipped_share in waiting:
+            own = slice(page.first, page.first + len(page))
+
+            def covariance(one: int, other: int, own: slice = own) -> FloatArray:
+                return spread[one, other, own, 0]
+
+            self._work_out(page, list(sums[:, own, 0]), covariance, clipping, clipped_share)
+
+    def _work_out(
         self,
         page: Page,
         sums: list[FloatArray],
@@ -746,12 +805,12 @@ class Table:
 
     def releases(self) -> Releases:
         """All of them."""
-        layout, count = self._layout, len(self._keys)
+        layout, count = self._layout, len(self._tree)
         if not self._filled:
             return no_releases(layout)
         t = np.full(count, self._t)
         return Releases(
-            self._keys,
+            self._tree.all_keys,
             np.arange(count),
             t,
             times_of(layout, t, 0),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -90,6 +90,21 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class LevelTotals:
+    """The streams of one level of totals: the main mechanism on fewer steps.
+
+    ``share`` is what they get of the budget, ``count`` how many of them there are, ``keys`` the
+    most keys that one of them has.
+    """
+
+    name: str
+    share: float
+    segments: tuple[Segment, ...]
+    count: int
+    keys: int
+
+
+@dataclass(frozen=True)
 class SharedThreshold:
     """A clipping range that many keys learn together, from the first observations of any of them.
 
@@ -144,6 +159,8 @@ class Layout:
     repeats: bool = False
     #: Whether all keys are stepped at once, and learn their ranges in groups.
     fleet: bool = False
+    #: Totals of several keys, from that of all keys down: each observation is in one of each.
+    levels: tuple[LevelTotals, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -170,6 +187,21 @@ class Layout:
         known = replace(self, bounds=learned)
         known.__dict__["mechanism"] = self.mechanism
         return known
+
+    def of_level(self, level: int | None) -> Layout:
+        """The layout of a level's totals; that of the keys is this one."""
+        if level is None:
+            return self
+        known: dict[int, Layout] = self.__dict__.setdefault("_of_levels", {})
+        if level not in known:
+            known[level] = replace(self, segments=self.levels[level].segments)
+            known[level].__dict__["mechanism"] = self.mechanism
+        return known[level]
+
+    def levels_of(self, first: int, count: int) -> IntArray:
+        """Of streams in a row, keys before totals: 0 for a key, 1 + its level for a total."""
+        ends = np.cumsum([self.keys, *(level.count for level in self.levels)])
+        return np.searchsorted(ends, np.arange(first, first + count), side="right")
 
     # --- leaves and their lattice --------------------------------------------------------------
 
@@ -270,6 +302,11 @@ class Layout:
             else [_identity(shared.threshold), shared.observations, str(shared.budget)],
             **({} if self.gate is None else {"gate": asdict(self.gate)}),
             **({"fleet": True} if self.fleet else {}),
+            **(
+                {"levels": [[part.steps for part in level.segments] for level in self.levels]}
+                if self.levels
+                else {}
+            ),
         }
 
     @cached_property
@@ -596,7 +633,8 @@ class Layout:
     @cached_property
     def post_processing(self) -> tuple[str, ...]:
         """What is done to a decoded sum."""
-        return ("estimated clipped mass added back",) if self.threshold.corrects else ()
+        done = ("estimated clipped mass added back",) if self.threshold.corrects else ()
+        return (*done, "made consistent with totals") if self.levels else done
 
     # --- what it costs ---------------------------------------------------------------------------
 
@@ -628,6 +666,14 @@ class Layout:
             events.append(Event(label, segment.cost, segment.first, last))
             if segment.look is not None:
                 events.append(Event("threshold again", segment.look.cost, segment.first, last))
+        for level in self.levels:
+            assert self.main is not None
+            label = f"totals, {level.name} ({self._describe(self.main)})"
+            last = self.length if self.length_is_known else None
+            for cost, alike in groupby(reversed(level.segments), lambda segment: segment.cost):
+                *_, earliest = alike
+                events.append(Event(label, cost, earliest.first, last))
+                last = earliest.first - 1
         return events
 
     @staticmethod

@@ -27,6 +27,7 @@ from rillet.gather.clock import Clock, as_times
 from rillet.gather.gate import NO_PERSONS, Persons, as_ids
 from rillet.gather.observations import as_float, as_observations
 from rillet.layout import Layout, SharedThreshold
+from rillet.levels import Tree
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.release import NUMBERS, Key, Release, Releases
 from rillet.scalar import ScalarRun
@@ -98,10 +99,9 @@ class Streams(_Single):
     """
 
     def __init__(
-        self, layout: Layout, keys: tuple[Key, ...], store: Store, guard: Guard | None = None
+        self, layout: Layout, tree: Tree, store: Store, guard: Guard | None = None
     ) -> None:
-        self.keys = keys
-        self._indices = {key: index for index, key in enumerate(keys)}
+        self.keys, self._tree = tree.keys, tree
         self._store = store
         self._planned = layout
         #: Of a secret that others may have; None for a fresh one.
@@ -484,8 +484,8 @@ class Streams(_Single):
         return 0 if self._late is None else len(self._late[0])
 
     def latest(self, key: Key | str | int = ()) -> Release:
-        """The latest release of a key again, the very same numbers."""
-        latest = self._latest(self._index(key))
+        """The latest release of a key or a total again, the very same numbers."""
+        latest = self._latest(self._index(key, total=True))
         if latest is None:
             first = self._planned.first_release
             what = "observations" if self._planned.clock is None else "ticks"
@@ -504,14 +504,17 @@ class Streams(_Single):
         """One release for all keys that have one: the sum of their latest ones.
 
         **Privacy.** Post-processing.  The noise of different keys is independent: variances add.
+        Where the plan has levels it is the total of all keys, which is that sum and knows more.
         """
+        if self._tree.totals:
+            return self.latest(())
         with self._settled():
             each = [self._latest(index) for index in range(len(self.keys))]
         return roll_up(self._planned, [latest for latest in each if latest is not None])
 
     def t(self, key: Key | str | int = ()) -> int:
         """Number of observations of a key that its stream has absorbed; by the clock, of ticks."""
-        index = self._index(key)
+        index = self._index(key, total=True)
         with self._settled():
             if self._store.fleet is not None:
                 return self._store.progress.ticks
@@ -551,10 +554,13 @@ class Streams(_Single):
     def _read(self, index: int) -> Kept:
         return self._store.read(self.layout, index)
 
-    def _index(self, key: Key | str | int) -> int:
+    def _index(self, key: Key | str | int, *, total: bool = False) -> int:
         own = key if isinstance(key, tuple) else (key,)
         try:
-            return self._indices[own]
+            index = self._tree.indices[own]
+            if index < len(self.keys) or total:
+                return index
+            raise KeyError
         except (KeyError, TypeError):
             shown = ", ".join(str(one[0] if len(one) == 1 else one) for one in self.keys[:5])
             more = ", …" if len(self.keys) > 5 else ""

@@ -164,6 +164,52 @@ def test_keys_from_a_file_are_those_of_a_list(tmp_path):
         read_keys(tmp_path / "meters.txt", 1)
 
 
+BY_THE_CLOCK = """
+[plan]
+epsilon = 1.0
+delta = "2^-20"
+upper = 50.0
+every = "1h"
+start = "2026-01-01T00:00Z"
+length = "2d"
+lag = 0
+levels = ["all", "region"]
+
+[keys]
+columns = ["meter"]
+file = "meters.txt"
+
+[source]
+path = "readings.csv"
+column = "kwh"
+time = "at"
+"""
+
+
+def test_a_file_of_keys_may_name_their_totals(tmp_path):
+    (tmp_path / "meters.txt").write_text("north,m1\nsouth,m2\n north , m3\n")
+    named = load_config(write(tmp_path, BY_THE_CLOCK)).plan
+    assert named.keys == (("m1",), ("m2",), ("m3",))
+    assert named.tree.totals == ((), ("north",), ("south",))
+    assert named.levels[1].of == ((("north",), (("m1",), ("m3",))), (("south",), (("m2",),)))
+    two = load_config(write(tmp_path, BY_THE_CLOCK.replace('["meter"]', '["area", "meter"]'))).plan
+    assert two.keys == (("north", "m1"), ("south", "m2"), ("north", "m3"))
+    assert two.tree.totals == named.tree.totals
+    shares = BY_THE_CLOCK.replace('["all", "region"]', "{all = 0.2, region = 0.1}")
+    assert [level.share for level in load_config(write(tmp_path, shares)).plan.levels] == [0.2, 0.1]
+    (tmp_path / "plan.json").write_text(named.to_json())
+    _, rest = BY_THE_CLOCK.split("[keys]")
+    (tmp_path / "meters.txt").write_text("m1\nm2\nm3\n")
+    by_file = load_config(write(tmp_path, '[plan]\nfile = "plan.json"\n[keys]' + rest)).plan
+    assert by_file == named
+    (tmp_path / "meters.txt").write_text("north,m1\nm2\n")
+    with pytest.raises(InputError, match="expected 2 parts"):
+        load_config(write(tmp_path, BY_THE_CLOCK))
+    (tmp_path / "meters.txt").write_text("m1\nm2\n")
+    with pytest.raises(ParameterError, match=r"plan\.levels\.region: expected keys of at least 2"):
+        load_config(write(tmp_path, BY_THE_CLOCK))
+
+
 def test_numbers_as_keys_are_found_in_text(job):
     """7 in TOML is the cell "7" in a file."""
     (job.folder / "readings.csv").write_text("meter,kwh\n7,1\n8,2\n07,3\n7,4\n")

@@ -129,3 +129,13 @@ def test_the_strategies_turned_down_are_compared_by_what_they_would_add():
             if f"{strategy.name} ({strategy.law} noise)" in line and line.startswith("Turned down")
         ]
         assert float(line.split("), ")[1].split()[0]) == pytest.approx(ratio, rel=0.05)
+
+
+def test_totals_are_told_with_what_they_gain():
+    keys = [(f"r{number % 4}", number) for number in range(400)]
+    text = by_clock(keys=keys, levels=["all", "region"], lag=0).describe()
+    assert "A key has 1.10 times the noise that it would have without." in text
+    assert "Total all (10 % of the budget, 400 keys): at most " in text
+    assert "Total region (7 % of the budget, 4 totals of up to 100 keys)" in text
+    assert "keys that are added up without levels have 20 times." in text
+    assert "Total" not in by_clock(keys=keys, lag=0).describe()

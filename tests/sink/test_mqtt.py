@@ -54,25 +54,28 @@ def test_the_same_again_comes_twice_with_the_same_numbers(broker):
 
 def test_topics_hold_the_parts_of_the_key(broker):
     keys = (("north", 7), ("a/b+c#", 1), ("100 %", 2), ("Zürich\0\ud800", 3), ("", 4))
+    totals = (("north",), ())
     with listening(broker, "parts/#") as received:
         sink = mqtt(
             address(broker),
             "parts/{region}/{name}/{meter}",
             key_columns=("region", "meter"),
         )
-        sink.deliver(table(keys, 1))
+        sink.deliver(table((*keys, *totals), 1))
         with pytest.raises(
             OutputError, match=r'expected keys of 2 parts, region, meter, found .*"x"'
         ):
-            sink.deliver(table((("x",),), 1))
+            sink.deliver(table((("x", "y", "z"),), 1))
         sink.close()
-        wait_for(received, len(keys))
+        wait_for(received, len(keys) + len(totals))
     assert {tuple(record["key"]): topic for topic, record, _ in received} == {
         ("north", 7): "parts/north/mean/7",
         ("a/b+c#", 1): "parts/a%2Fb%2Bc%23/mean/1",
         ("100 %", 2): "parts/100 %25/mean/2",
         ("Zürich\0\ud800", 3): "parts/Zürich%00%D800/mean/3",
         ("", 4): "parts//mean/4",
+        ("north",): "parts/north/mean/%total",
+        (): "parts/%total/mean/%total",
     }
 
 

@@ -67,18 +67,29 @@ def test_latest_looks_at_the_end_of_each_key_only(harness):
 
 @pytest.mark.parametrize("names", NAMES)
 def test_rollup_is_all_keys_together_where_the_sum_is_known(harness, names):
-    whole = table(STRANGE_KEYS, 5, names=names)[:-2]
+    keys = tuple(key for key in STRANGE_KEYS if key)  # () is all of them together
+    whole = table(keys, 5, names=names)[:-2]
     fill(harness, whole)
     last = list({release.key: release for release in whole}.values())
     (found,) = ask(harness, "SELECT * FROM rollup")
     total, count = math.fsum(r.sum for r in last), sum(r.count for r in last)
     noise = math.sqrt(math.fsum(r.sum_noise_std**2 for r in last))
     near = {"rel": 1e-12}
-    assert (found["name"], found["keys"], found["count"]) == ("mean", len(STRANGE_KEYS), count)
+    assert (found["name"], found["keys"], found["count"]) == ("mean", len(keys), count)
     assert found["sum"] == pytest.approx(total, **near)
     assert found["sum_noise_std"] == pytest.approx(noise, **near)
     assert found["mean"] == pytest.approx(total / count, **near)
     assert found["mean_noise_std"] == pytest.approx(noise / count, **near)
+
+
+def test_rollup_is_the_total_of_all_keys_where_there_is_one(harness):
+    whole = table((("north", 1), ("south", 1), ("north",), ("south",), ()), 5)
+    fill(harness, whole)
+    last = [release for release in whole if release.key == ()][-1]
+    (found,) = ask(harness, "SELECT * FROM rollup")
+    assert found["keys"] == 1
+    for name in ("count", "sum", "sum_noise_std", "mean", "mean_noise_std"):
+        assert found[name] == pytest.approx(getattr(last, name), rel=1e-12)
 
 
 def test_keys_of_one_part_are_shown_as_they_are(harness):

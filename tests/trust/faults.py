@@ -26,6 +26,7 @@ import rillet.state.uses
 import rillet.strategy.base
 import rillet.streams
 from rillet import Plan, Stream, TailHistogram
+from rillet.levels import Tree
 from rillet.state.base import Kept, MemoryStore
 from rillet.streams import Streams
 
@@ -257,7 +258,7 @@ def _allow_copies(patch: pytest.MonkeyPatch) -> None:
     def copied(self: Stream) -> Stream:
         streams, state = self._streams, self._state()
         store = MemoryStore.of({0: Kept(state)}, state.t)
-        return Streams(streams.layout, (self.key,), store).stream(self.key)
+        return Streams(streams.layout, Tree((self.key,)), store).stream(self.key)
 
     patch.setattr(Stream, "__copy__", copied)
     patch.setattr(Stream, "__deepcopy__", lambda self, _: copied(self))

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rillet.errors import InputError, ParameterError
+from rillet.levels import Level, declared_levels
 from rillet.options import convert, within
 from rillet.plan import Plan
 from rillet.release import Key
@@ -136,11 +137,14 @@ def _checked(tables: _Tables, folder: Path) -> Config:
     if tables.keys is not None and (keys.values is None) == (keys.file is None):
         found = "both" if keys.values is not None else "neither"
         raise ParameterError("keys", "values, or a file with one key per line", found)
-    declared = tuple(
-        tuple(key) if isinstance(key, list) else (key,) for key in keys.values or ()
-    ) or (() if keys.file is None else read_keys(folder / keys.file, len(keys.columns)))
+    options = _plan_options(tables.plan, folder)
+    declared: dict[str, Any] = {"shared_threshold": True} if keys.shared_threshold else {}
+    if keys.file is not None:
+        declared |= keys_and_levels(folder / keys.file, len(keys.columns), _levels(options))
+    elif keys.values:
+        declared["keys"] = [tuple(key) if isinstance(key, list) else (key,) for key in keys.values]
     return Config(
-        plan=_plan(tables.plan, declared, folder, shared=keys.shared_threshold),
+        plan=_plan(options, declared),
         source=_with_paths(tables.source, folder),
         key_columns=keys.columns,
         sinks=tuple(_with_paths(sink, folder) for sink in tables.sink),
@@ -154,8 +158,29 @@ def _checked(tables: _Tables, folder: Path) -> Config:
     )
 
 
-def read_keys(path: Path, parts: int) -> tuple[Key, ...]:
-    """Declared keys from a file: one key per line, its parts separated by commas."""
+def keys_and_levels(path: Path, parts: int, levels: tuple[Level, ...]) -> dict[str, Any]:
+    """Declared keys from a file, one per line; before its parts a line may name its totals.
+
+    Those are named for each level below that of all keys, from the largest down.
+    """
+    above = max(0, len(levels) - 1) if all(level.of is None for level in levels) else 0
+    lines = read_keys(path, parts, parts + above)
+    if not above or not lines or len(lines[0]) == parts:
+        return {"keys": lines}
+    keys, named = [line[above:] for line in lines], [levels[0]]
+    for number, level in enumerate(levels[1:], 1):
+        of: dict[Key, list[Key]] = {}
+        for line, key in zip(lines, keys, strict=True):
+            of.setdefault(line[:number], []).append(key)
+        named.append(dataclasses.replace(level, of=tuple(of.items())))  # type: ignore[arg-type]
+    return {"keys": keys, "levels": named}
+
+
+def read_keys(path: Path, parts: int, with_totals: int = 0) -> tuple[Key, ...]:
+    """Declared keys from a file: one key per line, its parts separated by commas.
+
+    With its totals a line has ``with_totals`` parts; either all lines have them, or none.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -165,35 +190,50 @@ def read_keys(path: Path, parts: int) -> tuple[Key, ...]:
     if parts == 1 and "," not in text:  # usual, and quick for a million
         return tuple(zip(lines, strict=True))
     keys = tuple(tuple(cell.strip() for cell in line.split(",")) for line in lines)
+    wanted = with_totals if keys and len(keys[0]) == with_totals else parts
     for key in keys:
-        if len(key) != parts:
+        if len(key) != wanted:
             raise InputError(
-                f"{path}: expected {parts} parts separated by commas on every line, one for each "
+                f"{path}: expected {wanted} parts separated by commas on every line, one for each "
                 f"key column, found {','.join(key)!r}"
             )
     return keys
 
 
-def _plan(table: Any, keys: tuple[Key, ...], folder: Path, *, shared: bool) -> Plan:
+def _plan_options(table: Any, folder: Path) -> Plan | dict[str, Any]:
+    """A plan, or the options of one."""
     if isinstance(table, Plan):
-        return dataclasses.replace(table, keys=keys, shared_threshold=shared) if keys else table
-    table = convert(table, dict[str, Any], "plan")
-    if "file" in table:
-        if len(table) > 1:
-            raise ParameterError("plan", "nothing beside file, which has it all", sorted(table))
-        path = folder / convert(table["file"], str, "plan.file")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise InputError(f"{path}: expected a plan, found: {reason}") from None
-        plan = Plan.from_json(text)
-        return dataclasses.replace(plan, keys=keys, shared_threshold=shared) if keys else plan
-    if "keys" in table:
-        raise ParameterError("plan.keys", "a table [keys] in its place", table["keys"])
+        return table
+    options: dict[str, Any] = convert(table, dict[str, Any], "plan")
+    if "file" not in options:
+        return options
+    if len(options) > 1:
+        raise ParameterError("plan", "nothing beside file, which has it all", sorted(options))
+    path = folder / convert(options["file"], str, "plan.file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise InputError(f"{path}: expected a plan, found: {reason}") from None
+    return Plan.from_json(text)
+
+
+def _levels(options: Plan | dict[str, Any]) -> tuple[Level, ...]:
+    if isinstance(options, Plan):
+        return options.levels
     with within("plan"):
-        sharing = {"shared_threshold": True} if shared else {}
-        return Plan.from_table({**table, "keys": keys, **sharing})
+        return declared_levels(options.get("levels"))
+
+
+def _plan(options: Plan | dict[str, Any], declared: dict[str, Any]) -> Plan:
+    if isinstance(options, Plan):
+        if "keys" not in declared:
+            return options
+        return dataclasses.replace(options, **{"shared_threshold": False, **declared})
+    if "keys" in options:
+        raise ParameterError("plan.keys", "a table [keys] in its place", options["keys"])
+    with within("plan"):
+        return Plan.from_table({**options, "keys": (), **declared})
 
 
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -10,10 +10,13 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rillet.errors import ParameterError
 from rillet.gather.gate import GateRule
 from rillet.gather.grid import FEWEST_STEPS, LARGEST_SUM
-from rillet.layout import MANY_KEYS, Layout, LookNoise, Segment, SharedThreshold
+from rillet.layout import MANY_KEYS, Layout, LevelTotals, LookNoise, Segment, SharedThreshold
+from rillet.levels import key_share, share_of
 from rillet.privacy import (
     Cost,
     Guarantee,
@@ -72,7 +75,7 @@ def layout_of(plan: Plan) -> Layout:
             moves=plan.statistic.leaf(setting).moves,
             contributions=contributions,
         )
-    segments, repeats = _segments(plan, main, threshold, lag)
+    segments, repeats = _segments(plan, main, threshold, lag, key_share(plan.levels))
     first_look: tuple[LookNoise, ...] = ()
     threshold_cost, rounding = threshold.cost(budget, plan.delta), Cost()
     if lag and contributions.most > 1 and strategy.law == "gaussian":
@@ -107,7 +110,21 @@ def layout_of(plan: Plan) -> Layout:
         unit=plan.unit,
         gate=gate_of(plan),
         fleet=fleet,
+        levels=_levels(plan, main, threshold, lag),
     )
+
+
+def _levels(
+    plan: Plan, main: Mechanism | None, threshold: Threshold, lag: int
+) -> tuple[LevelTotals, ...]:
+    """The same mechanism for each level of totals, on as many steps as its share pays for."""
+    levels = []
+    for number, level in enumerate(plan.levels):
+        segments, _ = _segments(plan, main, threshold, lag, share_of(level))
+        counts = np.unique(plan.tree.total_of[number], return_counts=True)[1]
+        share = float(share_of(level))
+        levels.append(LevelTotals(level.name, share, segments, len(counts), int(counts.max())))
+    return tuple(levels)
 
 
 def _learns_alone(plan: Plan, threshold: Threshold) -> bool:
@@ -207,9 +224,12 @@ def _warm_up(
 
 
 def _segments(
-    plan: Plan, main: Mechanism | None, threshold: Threshold, lag: int
+    plan: Plan, main: Mechanism | None, threshold: Threshold, lag: int, part: Fraction
 ) -> tuple[tuple[Segment, ...], bool]:
-    """Segments of the main mechanism, each with the look at its end; whether the last repeats."""
+    """Segments of the main mechanism, each with the look at its end; whether the last repeats.
+
+    Sums get ``part`` of what looks leave of an observation's budget.
+    """
     if main is None:
         return (), False
     most, until, known = plan.last_t, plan.last_t, plan.length is not None
@@ -231,7 +251,7 @@ def _segments(
         return threshold.look_share(last, until if known else min(until, 2 * last))
 
     segments = tuple(
-        _segment(main, threshold, first + 1, last, share(last), added=plan.clock is not None)
+        _segment(main, threshold, first + 1, last, share(last), part, added=plan.clock is not None)
         for first, last in pairwise((lag, *ends))
     )
     return segments, until < most
@@ -249,15 +269,19 @@ def _segment(
     first: int,
     last: int,
     share: Fraction,
+    part: Fraction,
     *,
     added: bool,
 ) -> Segment:
-    """Give ``share`` of an observation's budget to the look, the rest to the main mechanism.
+    """Give ``share`` of an observation's budget to the look, ``part`` of the rest to its sums.
 
     The main mechanism keeps its noise and takes fewer steps: what it costs falls with them.
     """
+    steps, reduced = main.steps, main.cost
+    if share or part < 1:
+        steps, reduced = main.with_less(1 - (1 - share) * part)
     if not share:
-        return Segment(first, last, main.steps, main.cost)
+        return Segment(first, last, steps, reduced)
     law, whole, most = main.strategy.law, main.cost, main.contributions.most
     sensitivity = threshold.count_sensitivity(law, added=added)
     # All of a person may fall into one look, whatever lies between them.
@@ -268,5 +292,4 @@ def _segment(
     else:
         scale = root_up(sensitivity / (whole.mu_squared * share))
         cost = Cost.gaussian(sensitivity / Fraction(scale) ** 2)
-    steps, reduced = main.with_less(share)
     return Segment(first, last, steps, reduced, LookNoise(last - first + 1, scale, law, cost))

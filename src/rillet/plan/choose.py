@@ -107,6 +107,9 @@ def _auto_strategy(plan: Plan) -> tuple[Strategy, str]:
     gaussian, pure = _best_gaussian(plan), _best_pure(plan)
     if plan.delta == 0:
         return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise."
+    if plan.levels:
+        why = "what totals take of the budget costs a key less: squares add up"
+        return gaussian, f"delta allows Gaussian noise, under which {why}."
     # Over few releases Laplace noise may be less than Gaussian.
     if _noise(plan, gaussian) < _noise(plan, pure):
         return gaussian, f"delta allows Gaussian noise, and {gaussian.name} has the least of it."

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rillet.errors import ParameterError
-from rillet.layout import Layout, typical_variance
+from rillet.layout import Layout, Segment, typical_variance
 from rillet.noise import LawName
 from rillet.paper.recommended import CRITERIA, recommended_lag
 from rillet.plan.choose import Choice
@@ -46,7 +46,7 @@ def describe(layout: Layout, choice: Choice) -> str:
     lines = [f"Promise: {layout.guarantee}."]
     lines += _protected(layout)
     lines += _course(layout)
-    lines += [_noise(layout), _missing(layout)]
+    lines += [_noise(layout), *_totals(layout), _missing(layout)]
     if layout.clock is not None:
         lines += _by_the_clock(layout)
     lines += [f"Why: {reason}" for reason in choice.reasons]
@@ -179,6 +179,35 @@ def _noise(layout: Layout) -> str:
         f"the last {name}" if last == layout.length else f"the {name} after {last:,} observations"
     )
     return f"Noise of {name}: ± {reach:.3g}{of_range} (95 %){over}."
+
+
+def _totals(layout: Layout) -> Iterator[str]:
+    """Which totals there are, what they get of the budget, and what that gains."""
+    if not layout.levels:
+        return
+    steps = layout.segments[-1].steps if layout.main is None else layout.main.steps
+
+    def times(segments: tuple[Segment, ...]) -> float:
+        """The noise of a stream on this lattice, in that of a key without levels."""
+        return steps / segments[-1].steps
+
+    yield (
+        f"Totals: each observation is in {len(layout.levels)} of them, beside its key; made "
+        f"consistent by least squares. A key has {times(layout.segments):.2f} times the noise that "
+        "it would have without."
+    )
+    for level in layout.levels:
+        of = f"{level.keys:,} keys"
+        if level.count > 1:
+            of = f"{level.count:,} totals of up to {of}"
+        added = times(layout.segments) * math.sqrt(level.keys)
+        own = times(level.segments)
+        both = 1 / math.hypot(1 / own, 1 / added)
+        yield (
+            f"Total {level.name} ({100 * level.share:.3g} % of the budget, {of}): at most "
+            f"{both:.3g} times that noise; keys that are added up without levels have "
+            f"{math.sqrt(level.keys):.3g} times."
+        )
 
 
 def _missing(layout: Layout) -> str:

@@ -9,10 +9,9 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -25,6 +24,7 @@ from rillet.gather.clock import Clock
 from rillet.gather.gate import Gate
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.layout import Layout
+from rillet.levels import Level, Tree, declared_keys, declared_levels, with_shares
 from rillet.noise import KeyPart, Secret
 from rillet.options import (
     Option,
@@ -71,6 +71,7 @@ LONGEST_WINDOW = 2**16
 #: Options that a plan's JSON has only where they say something.
 _LEFT_OUT: dict[str, Any] = {
     "keys": (),
+    "levels": (),
     "shared_threshold": False,
     "start": None,
     "zone": None,
@@ -88,29 +89,6 @@ _GUESS = Option(
     about="fit the parameters to values of this scale above the lower bound: their mean if the "
     "tail is exponential. It must be public",
 )
-
-
-def declared_keys(keys: Any) -> tuple[Key, ...]:
-    """Check declared keys; a key that is not a tuple or a list is one part."""
-    if not isinstance(keys, Iterable) or isinstance(keys, str | bytes | Mapping | Set):
-        raise ParameterError("keys", "a list of keys", keys)
-    listed: tuple[Any, ...] = tuple(keys)
-    if set(map(type, listed)) == {str}:
-        listed = tuple(zip(listed, strict=True))
-    if set(map(type, listed)) == {tuple} and all(listed):
-        kinds = set(map(type, chain.from_iterable(listed)))
-        if kinds == {str} and len(set(listed)) == len(listed):  # usual, and quick for a million
-            return listed
-    declared: dict[tuple[str, ...], Key] = {}
-    for given in listed:
-        parts = given if isinstance(given, tuple | list) else (given,)
-        key = tuple(part.item() if isinstance(part, np.generic) else part for part in parts)
-        if not key or not all(type(part) in (str, int) for part in key):
-            raise ParameterError("keys", "text, whole numbers, or lists of them", given)
-        same = declared.setdefault(tuple(map(str, key)), key)
-        if same is not key:
-            raise ParameterError("keys", "keys that differ as text", f"{same!r} and {key!r}")
-    return tuple(declared.values())
 
 
 @schema
@@ -235,6 +213,14 @@ class Plan:
         default=(),
         converter=declared_keys,
     )
+    levels: tuple[Level, ...] = option(
+        "totals of several keys, by the clock: names from the total of all keys down, each for "
+        "keys that begin with one more of the same parts, as in all,region; or with its share of "
+        "the budget, as in all=0.1,region=0.07",
+        default=(),
+        metavar="NAMES",
+        converter=declared_levels,
+    )
     shared_threshold: bool = option(
         "all keys share a clipping range, learned from the first lag observations of any; each "
         "observation then has the threshold's share less to spend",
@@ -275,6 +261,8 @@ class Plan:
             )
         for name in ("lag", "threshold", "strategy", "threshold_share", "refresh"):
             object.__setattr__(self, name, getattr(choice, name))
+        if self.levels:
+            self._check_levels(choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
         self.layout.charges()
@@ -348,6 +336,31 @@ class Plan:
         if self.clock is None and self.refresh not in ("auto", None):
             expected = "None with a shared threshold by count"
             raise ParameterError("refresh", expected, self.refresh)
+
+    def _check_levels(self, choice: Choice) -> None:
+        """Totals need keys that release together, in one clipping range; settle their shares."""
+        if not self.keys:
+            raise ParameterError("levels", "none where no keys are declared", self._level_names)
+        if self.clock is None:
+            raise ParameterError(
+                "levels",
+                "none in a run by count, where keys do not release at the same time",
+                self._level_names,
+                'give every="1h"',
+            )
+        if choice.lag:
+            raise ParameterError(
+                "levels",
+                "one clipping range for all keys, or totals would not be the sums of their keys",
+                f"a range learned for each key ({choice.threshold.name})",
+                "give lag=0 to clip at the bounds, or a threshold that is declared",
+            )
+        object.__setattr__(self, "levels", with_shares(self.levels, choice.strategy.law))
+        self.tree  # noqa: B018 - checks that totals and keys fit
+
+    @property
+    def _level_names(self) -> list[str]:
+        return [level.name for level in self.levels]
 
     # --- named plans -----------------------------------------------------------------------------
 
@@ -530,6 +543,11 @@ class Plan:
         return self.every if isinstance(self.every, int) else 1
 
     @cached_property
+    def tree(self) -> Tree:
+        """The declared keys and the totals that they belong to."""
+        return Tree(self.keys or ((),), self.levels)
+
+    @cached_property
     def layout(self) -> Layout:
         """The calibrated mechanisms."""
         return layout_of(self)
@@ -632,14 +650,17 @@ class Plan:
             raise ParameterError(
                 "unit", "open_many() for a person, who is protected in all keys together", "open()"
             )
+        if self.levels:
+            raise ParameterError("levels", "open_many() for keys that have totals", "open()")
         own = key if isinstance(key, tuple) else (key,)
         if self.keys and own not in self.keys:
             raise ParameterError("key", "one of the plan's declared keys", key)
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
-        store = self._memory((own,), master, run)
+        tree = Tree((own,))
+        store = self._memory(tree, master, run)
         guard = self.guard(secret, (own,), run, uses)
-        return Streams(self.layout, (own,), store, guard).stream(own)
+        return Streams(self.layout, tree, store, guard).stream(own)
 
     def open_many(
         self,
@@ -655,21 +676,20 @@ class Plan:
         """
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
-        keys = self.keys or ((),)
-        guard = self.guard(secret, keys, run, uses)
-        return Streams(self.layout, keys, self._memory(keys, master, run), guard)
+        guard = self.guard(secret, self.tree.keys, run, uses)
+        return Streams(self.layout, self.tree, self._memory(self.tree, master, run), guard)
 
-    def _memory(self, keys: tuple[Key, ...], master: Secret, run: str) -> MemoryStore:
+    def _memory(self, tree: Tree, master: Secret, run: str) -> MemoryStore:
         """All or one of the keys at their beginning, in memory."""
         gate, together = self._new_gate(master, run), self.stream_secret(master, (), run)
         if self.layout.fleet:
-            offset = self.keys.index(keys[0])
-            fleet = Fleet.begin(self.layout, keys, together, offset=offset)
+            offset = self.keys.index(tree.keys[0])
+            fleet = Fleet.begin(self.layout, tree, together, offset=offset)
             return MemoryStore((), None, gate, fleet)
-        secrets = (self.stream_secret(master, key, run) for key in keys)
+        secrets = (self.stream_secret(master, key, run) for key in tree.keys)
         shared = together if self.shared_threshold else None
-        if self.layout.crowd and len(keys) == len(self.keys):
-            return MemoryStore((), shared, gate, crowd=Crowd(self.layout, keys, secrets))
+        if self.layout.crowd and len(tree.keys) == len(self.keys):
+            return MemoryStore((), shared, gate, crowd=Crowd(self.layout, tree.keys, secrets))
         return MemoryStore(secrets, shared, gate)
 
     def release(
@@ -736,11 +756,10 @@ class Plan:
         """
         from rillet.state.folder import open_folder
 
-        keys = self.keys or ((),)
         store = open_folder(
             Path(folder),
             self.layout,
-            keys,
+            self.tree,
             self.to_json(),
             lambda master, key: self.stream_secret(master, key, run or ""),
             lambda master: self._new_gate(master, run or ""),
@@ -750,9 +769,9 @@ class Plan:
             source=source,
             restored=restored,
             only_look=only_look,
-            guard=self.guard(secret, keys, run or "", uses),
+            guard=self.guard(secret, self.tree.keys, run or "", uses),
         )
-        return Streams(self.layout, keys, store)
+        return Streams(self.layout, self.tree, store)
 
     def resume(
         self,
@@ -779,7 +798,7 @@ class Plan:
             store = MemoryStore.of({0: Kept(state)}, state.t)
         else:
             guard, store = None, MemoryStore.of({0: Kept(state)}, 0, state.t)
-        return Streams(self.layout, (key,), store, guard).stream(key)
+        return Streams(self.layout, Tree((key,)), store, guard).stream(key)
 
     def _check_kept(self, secret: Secret | None) -> None:
         """By the clock a secret of one's own serves a folder, where it is known what it saw."""
@@ -841,6 +860,8 @@ class Plan:
             value = getattr(self, name)
             if name in _KINDS and value is not None:
                 value = table_of(value, _KINDS[name], "" if for_digest else name)
+            elif name == "levels":
+                value = tuple(level.table() for level in value)
             if value != _LEFT_OUT.get(name, ...):
                 table[name] = value
         return table

@@ -30,6 +30,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1, 5
 _LOOK = 0.5
 #: Messages handed over before their acknowledgements are waited for.
 _MESSAGES = 1000
+#: In place of the parts that the key of a total lacks; `escape_level` gives it to no part.
+_TOTAL = "%total"
 #: More bytes than that the protocol has no number for.
 _LONGEST_TOPIC = 65_535
 #: Reasons from here on are refusals.
@@ -77,7 +79,8 @@ class MqttSink(Sink):
         topic : str
             A template such as ``"rillet/{region}/{meter}"``: each level is plain text or one name
             in braces, of a key column (``key0``, ``key1``, … where they have no names) or ``name``.
-            Parts of keys are made fit by `escape_level`.
+            Parts of keys are made fit by `escape_level`; those that the key of a total lacks are
+            ``%total``.
         retain : bool
             Whether the broker keeps the last message of each topic for those who come later.
         client_id : str
@@ -154,21 +157,20 @@ class MqttSink(Sink):
 
     def _topic(self, key: Key, name: str) -> str:
         if (key, name) not in self._topics:
-            if len(key) != len(self.key_columns) and self.key_columns:
+            if len(key) > len(self.key_columns) and self.key_columns:
                 raise OutputError(
                     f"{self.name}: expected keys of {len(self.key_columns)} parts, "
                     f"{', '.join(self.key_columns)}, found {key_text(key)}"
                 )
             columns = self.key_columns or [f"key{index}" for index in range(len(key))]
-            parts = {"name": name, **dict(zip(columns, map(str, key), strict=True))}
+            texts = [*map(escape_level, map(str, key)), *[_TOTAL] * (len(columns) - len(key))]
+            parts = {"name": escape_level(name), **dict(zip(columns, texts, strict=True))}
             unknown = [text for text, plain in self._levels if not plain and text not in parts]
             if unknown:
                 raise OutputError(
                     f"{self.name}: expected keys with {unknown[0]}, found {key_text(key)}"
                 )
-            topic = "/".join(
-                text if plain else escape_level(parts[text]) for text, plain in self._levels
-            )
+            topic = "/".join(text if plain else parts[text] for text, plain in self._levels)
             if topic.startswith("$") and not self._levels[0][1]:
                 topic = f"%24{topic[1:]}"  # such topics are the broker's own
             if not topic or len(topic.encode()) > _LONGEST_TOPIC:

@@ -95,12 +95,16 @@ CREATE VIEW releases AS SELECT {record}
 CREATE VIEW latest AS SELECT {record}
     FROM series AS s CROSS JOIN release_rows AS r ON r.series_id = s.id
         AND r.t = (SELECT max(t) FROM release_rows WHERE series_id = s.id) {rest};
-CREATE VIEW rollup AS SELECT name, at, keys, count, sum, sum_noise_std,
-    sum / count AS mean, sum_noise_std / count AS mean_noise_std
+-- the key [] is that of the total of all keys, where there is one
+CREATE VIEW rollup AS SELECT name, at, keys, count, sum, sum_noise_std, sum / count AS mean,
+    CASE keys WHEN 1 THEN mean_noise_std ELSE sum_noise_std / count END AS mean_noise_std
     FROM (
         SELECT name, max(at) AS at, count(*) AS keys, total(count) AS count, total(sum) AS sum,
-            sqrt(total(sum_noise_std * sum_noise_std)) AS sum_noise_std
-        FROM latest WHERE sum IS NOT NULL GROUP BY name
+            sqrt(total(sum_noise_std * sum_noise_std)) AS sum_noise_std,
+            max(mean_noise_std) AS mean_noise_std
+        FROM latest WHERE sum IS NOT NULL
+            AND (key = '[]' OR NOT EXISTS (SELECT 1 FROM series WHERE key = '[]'))
+        GROUP BY name
     );
 """  # noqa: S608 - all parts stand here
 

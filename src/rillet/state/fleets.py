@@ -31,8 +31,9 @@ from rillet.fleet import (
     new_page,
 )
 from rillet.layout import Layout
+from rillet.levels import Tree
 from rillet.noise import IntArray, Secret
-from rillet.release import Key, Releases
+from rillet.release import Releases
 from rillet.state.base import POOL
 from rillet.state.binding import Address
 from rillet.statistic import Range
@@ -196,15 +197,13 @@ class KeptFleet:
     ``undelivered`` batches are not in the outbox: their releases are made again.
     """
 
-    def __init__(
-        self, layout: Layout, keys: tuple[Key, ...], rows: Rows, undelivered: range
-    ) -> None:
+    def __init__(self, layout: Layout, tree: Tree, rows: Rows, undelivered: range) -> None:
         common = decode_common(rows.read_row(COMMON))
         for raw_part in rows.read_learning(POOL):
             half = len(raw_part) // 2
             key_of, raw_values = np.frombuffer(raw_part[:half], np.int64), raw_part[half:]
             common.raw_buffer.append((key_of, np.frombuffer(raw_values)))
-        self.fleet = Fleet(layout, keys, common, [])
+        self.fleet = Fleet(layout, tree, common, [])
         #: Parts of the warm-up's buffer that are on disk.
         self._buffered = len(common.raw_buffer)
         #: Bytes of what happened to each page since it was written, by its number.
@@ -215,7 +214,7 @@ class KeptFleet:
         self._writing: Callable[[], None] | None = None
         tables: dict[int, Table] = {}
         batch_of: dict[int, int] = {}
-        for number, first in enumerate(range(0, len(keys), PAGE)):
+        for number, first in enumerate(range(0, len(tree), PAGE)):
             page = self._read_page(rows, number, slice(first, first + PAGE))
             for name in rows.numbers_of_changes(number):
                 content = rows.read_row(("change", number, name))
@@ -225,7 +224,7 @@ class KeptFleet:
                 for t in range(begin, begin + len(change.closed)):
                     batch_of[t] = change.batch
                     if t == common.t or change.batch in undelivered:
-                        tables.setdefault(t, Table(layout, keys, t))
+                        tables.setdefault(t, Table(layout, tree, t))
                 repeat(layout, page, change, common.found, tables)
                 if change.sequence is not None:
                     self.fleet.sequence[first : first + PAGE] = change.sequence

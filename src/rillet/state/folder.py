@@ -26,6 +26,7 @@ from rillet.errors import OutputError, StateError
 from rillet.fleet import Fleet
 from rillet.gather.gate import Gate
 from rillet.layout import Layout, differences
+from rillet.levels import Tree
 from rillet.noise import Secret, random_name
 from rillet.release import Key
 from rillet.state.keyfile import load_key, make_key, next_key, take_over
@@ -51,7 +52,7 @@ _DERIVED: Final = frozenset(
 def open_folder(
     folder: Path,
     layout: Layout,
-    keys: tuple[Key, ...],
+    tree: Tree,
     plan_json: str,
     stream_secret: Callable[[Secret, Key], Secret],
     new_gate: Callable[[Secret], Gate | None],
@@ -70,7 +71,7 @@ def open_folder(
     ----------
     folder
         Made if it does not exist; then the streams begin, otherwise they go on.
-    layout, keys, plan_json, stream_secret, new_gate
+    layout, tree, plan_json, stream_secret, new_gate
         Of the plan; a folder belongs to one.
     secret
         Master secret of the noise, for the beginning only; a fresh one by default.  It is not
@@ -90,6 +91,7 @@ def open_folder(
         Of ``secret``: refuses one that was used for anything else, and remembers this state.
     """
     path, key_path = folder / "state.db", key_file or folder / "key"
+    keys = tree.all_keys
     if not only_look:
         _make_folder(folder)
     lock = _lock(folder)  # Before looking whether there is a state: two must not begin it.
@@ -121,7 +123,7 @@ def open_folder(
                 shared=stream_secret(master, ()) if layout.shared is not None else None,
                 gate=new_gate(master),
                 opened=Opened(),
-                fleet=Fleet.begin(layout, keys, stream_secret(master, ()))
+                fleet=Fleet.begin(layout, tree, stream_secret(master, ()))
                 if layout.fleet
                 else None,
             )
@@ -133,7 +135,7 @@ def open_folder(
         _check_facts(folder, store.facts, layout, keys, run=run, source=source)
         _check_mark(folder, store, restored=restored)
         if layout.fleet:
-            store.load_fleet(keys)
+            store.load_fleet(tree)
     except BaseException:
         store.close()
         raise

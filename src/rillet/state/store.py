@@ -38,8 +38,9 @@ from rillet.errors import OutputError, RilletError, StateError
 from rillet.fleet import Fleet
 from rillet.gather.gate import ENTRY, Entries, Gate, GateRule
 from rillet.layout import Layout
+from rillet.levels import Tree
 from rillet.noise import Secret, random_name
-from rillet.release import Key, Releases
+from rillet.release import Releases
 from rillet.state import encoding, fleets
 from rillet.state.base import POOL, Absorbed, Kept, Pool, Progress
 from rillet.state.binding import Address, Binding, name_of
@@ -487,13 +488,13 @@ class SqliteStore:
                 written["learning", POOL, part] = raw
         return written, gone, stored
 
-    def load_fleet(self, keys: tuple[Key, ...]) -> None:
+    def load_fleet(self, tree: Tree) -> None:
         """Read all keys, and do again what happened to them since their pages were written."""
         assert self._layout is not None
         delivered = max((batch for batch, _ in self.sinks().values()), default=0)
         delivered = max([delivered, *(batch for batch, _ in self.outbox(delivered))])
         self._kept_fleet = fleets.KeptFleet(
-            self._layout, keys, self, range(delivered + 1, self.progress.batch + 1)
+            self._layout, tree, self, range(delivered + 1, self.progress.batch + 1)
         )
 
     #: By count, streams are stepped one by one here.
