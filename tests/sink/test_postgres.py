@@ -14,6 +14,7 @@ import pytest
 
 from helpers.servers import free_port
 from rillet.errors import OutputError, ParameterError
+from rillet.release import key_shown
 from rillet.sink import make_sink
 from sink.harness import PostgresHarness
 from sink.tables import changed, table
@@ -280,3 +281,29 @@ def test_a_number_and_its_digits_cannot_both_be_keys(database):
         pytest.raises(OutputError, match="expected keys that differ as text"),
     ):
         sink.deliver(table((("7",), (7,)), 1))
+
+
+def test_views_for_dashboards(database):
+    """The latest release of each key, and all keys together, by level and in all."""
+    sink = postgres(database.dsn(), table="viewed")
+    releases = table()
+    sink.deliver(releases)
+    sink.close()
+    postgres(database.dsn(), table="viewed").close()  # once more: they are there
+    with psycopg.connect(database.dsn()) as connection:
+        latest = connection.execute("SELECT key, t, value, at FROM viewed_latest").fetchall()
+        expected = {str(key_shown(key)): found for key, found in releases.latest().items()}
+        assert {row[0] for row in latest} == set(expected)
+        for key, t, value, at in latest:
+            assert (t, value, at) == (expected[key].t, expected[key].value, expected[key].at)
+        columns = "level, keys, count, sum, sum_noise_std, mean"
+        levels = connection.execute(f"SELECT {columns} FROM viewed_levels").fetchall()
+        whole = next(row for row in levels if row[0] is None)
+        found = list(expected.values())
+        assert whole[1] == len(found)
+        assert whole[2] == sum(release.count for release in found)
+        assert whole[3] == pytest.approx(sum(release.sum for release in found))
+        noise = sum(release.sum_noise_std**2 for release in found) ** 0.5
+        assert whole[4] == pytest.approx(noise)
+        assert whole[5] == pytest.approx(whole[3] / whole[2])
+        assert sum(row[1] for row in levels) == 2 * len(found)

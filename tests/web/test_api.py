@@ -118,6 +118,27 @@ def _next_event(lines):
     raise AssertionError("the stream has ended")
 
 
+def test_metrics_have_values_on_request(client, world):
+    from prometheus_client.parser import text_string_to_metric_families as families
+
+    world.add(releases(('say "hi"\\',), [1], [3.25]))
+    end = time.monotonic() + 20
+    while True:
+        text = client.get("/metrics", params={"values": "true"}).text
+        found = {family.name: family.samples for family in families(text)}
+        values = {sample.labels["key"]: sample.value for sample in found["rillet_value"]}
+        if len(values) == 4:
+            break
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert values['say "hi"\\'] == 3.25
+    assert values["north"] == wave(1, 100, seed=0)[1][-1]
+    plain = client.get("/metrics").text
+    assert "rillet_value" not in plain
+    assert "rillet_absorbed_total 0" in plain
+    assert 'rillet_keys{state="releasing"} 4' in plain
+
+
 def test_several_numbers_to_a_release(tmp_path):
     with World(tmp_path / "several") as world:
         names = ("mean", "0.5", "0.9")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: Connections at a time, and seconds that each may be silent: idle ones must not pile up.
 _CONNECTIONS: Final = 8
 _SILENCE: Final = 5.0
+#: Paths that answer ``ok``: a job listens when it is ready, and until it ends.
+_ALIVE: Final = ("/health", "/healthz", "/readyz")
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def listening(address: tuple[str, int]) -> Iterator[Callable[[Callable[[], Summa
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             content = generate_latest(registry) if path == "/metrics" else b"ok\n"
-            self.send_response(200 if path in ("/metrics", "/health") else 404)
+            self.send_response(200 if path in ("/metrics", *_ALIVE) else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()
             self.wfile.write(content)
@@ -138,5 +141,18 @@ class _Numbers:
             ("delta", "Promise δ for each observation", plan.delta),
             ("keys", "Declared keys", len(plan.keys) or 1),
             ("last_block_timestamp_seconds", "When the last block was absorbed", now.last_block),
+            ("learning_ratio", "Learned share of what the first release needs", _learned(now)),
+            (
+                "delivery_lag_seconds",
+                "How long releases have waited for a sink; 0 when none does",
+                time.time() - now.last_block if now.delivered < now.releases else 0.0,
+            ),
         ):
             yield GaugeMetricFamily(f"rillet_{name}", meaning, number)
+
+
+def _learned(now: Summary) -> float:
+    """1 when something was released; of one stream the share of the warm-up that is over."""
+    if now.last_release or len(now.plan.keys) > 1:
+        return float(now.last_release > 0)
+    return min(1.0, now.observations / max(now.plan.layout.first_release, 1))

@@ -84,6 +84,34 @@ JOIN unnest(%(names)s::text[]) WITH ORDINALITY AS names(name, name_at) ON name_a
 """  # noqa: S608 - all parts stand here
 
 
+#: What is found at the end of the primary key of each (key, name), without looking at the rest.
+_LATEST = """
+WITH RECURSIVE series AS (
+    (SELECT key FROM {0} ORDER BY key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.key FROM {0} AS r WHERE r.key > s.key ORDER BY r.key LIMIT 1)
+    FROM series AS s WHERE s.key IS NOT NULL
+)
+SELECT r.* FROM series AS s CROSS JOIN LATERAL (
+    SELECT * FROM {0} AS r
+    WHERE r.key = s.key AND r.t = (SELECT max(t) FROM {0} AS m WHERE m.key = s.key)
+) AS r WHERE s.key IS NOT NULL
+"""
+#: By the end of their names. A key of several parts is a JSON array: its first part is its level.
+_VIEWS = {
+    "latest": _LATEST.replace("{0}", "{1}"),
+    "levels": f"""
+SELECT level, name, max(at) AS at, count(*) AS keys, sum(count) AS count, sum(sum) AS sum,
+    sqrt(sum(sum_noise_std ^ 2)) AS sum_noise_std, sum(sum) / nullif(sum(count), 0) AS mean,
+    sqrt(sum(sum_noise_std ^ 2)) / nullif(sum(count), 0) AS mean_noise_std
+FROM (
+    SELECT *, CASE WHEN key LIKE '[%%' THEN key::jsonb ->> 0 ELSE key END AS level
+    FROM ({_LATEST.replace("{0}", "{1}")}) AS latest
+) AS each WHERE sum IS NOT NULL GROUP BY GROUPING SETS ((level, name), (name))
+""".replace("%%", "%"),  # noqa: S608 - all parts stand here
+}
+
+
 class PostgresSink(Sink):
     """One row for each record in a table with the names of the record, made if absent.
 
@@ -258,6 +286,7 @@ class PostgresSink(Sink):
             self._execute(
                 f"CREATE TABLE IF NOT EXISTS {{}} ({_COLUMNS}, PRIMARY KEY (key, t, name))"
             )
+            self._make_views()
             description = self._execute("SELECT * FROM {} LIMIT 0").description
         found = {column.name for column in description}
         if not set(_NAMES) <= found:
@@ -266,6 +295,18 @@ class PostgresSink(Sink):
                 f"{self.name}: expected a table of releases, found one without {missing}; name "
                 "another, it is made if it does not exist"
             )
+
+    def _make_views(self) -> None:
+        """Views for dashboards beside the table: the latest release of each key, and all together.
+
+        Where they may not be made, or something else has the name, they are left out.
+        """
+        *schema, name = self.options.table.split(".")
+        for view, query in _VIEWS.items():
+            target = self._sql.Identifier(*schema, f"{name}_{view}")
+            statement = self._sql.SQL(f"CREATE OR REPLACE VIEW {{0}} AS {query}")
+            with contextlib.suppress(self._psycopg.Error), self._connection.transaction():
+                self._connection.execute(statement.format(target, self._table))
 
     def _keep_trying(self, work: Callable[[], None]) -> None:
         pause, end = _FIRST_PAUSE, None

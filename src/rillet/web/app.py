@@ -23,6 +23,7 @@ from rillet.times import moment
 from rillet.web.access import Guard, Role, Tokens, problem
 from rillet.web.answers import FORMATS, encoded
 from rillet.web.live import Live
+from rillet.web.metrics import metrics
 from rillet.web.openapi import document
 
 try:
@@ -91,6 +92,7 @@ def make_app(
         Route("/api/latest", answers.latest),
         Route("/api/releases", answers.releases),
         Route("/api/live", answers.live),
+        Route("/metrics", answers.metrics),
         Route("/openapi.json", answers.openapi),
         Route("/healthz", answers.alive),
         Route("/readyz", answers.ready),
@@ -108,7 +110,7 @@ def make_app(
 
     def role_of(_: str, path: str) -> Role | None:
         # The page itself asks for the token, so its files are for everybody.
-        return "read" if path.startswith("/api/") else None
+        return "read" if path.startswith(("/api/", "/metrics")) else None
 
     return Guard(app, role_of=role_of, tokens=tokens, rate=rate, hosts=hosts)
 
@@ -207,7 +209,7 @@ class _Answers:
                 since=_time(asked, "since"),
                 until=_time(asked, "until"),
                 most=_whole(asked, "most", least=1) or _USUAL,
-                thin=asked.get("thin", "") not in ("", "0", "false"),
+                thin=_flag(asked, "thin"),
             )
             headers = {}
             if form == "csv":
@@ -233,6 +235,12 @@ class _Answers:
                 )
             )
         return answer.given
+
+    def metrics(self, request: Request) -> Response:
+        """For Prometheus; ``values=true`` has the released values too."""
+        self._live.wait()
+        text = metrics(self._live, values=_flag(request.query_params, "values"))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self, _: Request) -> Response:
         """The description of all this."""
@@ -317,6 +325,10 @@ def _whole(asked: Any, name: str, least: int = 0) -> int | None:
         raise ParameterError(name, f"a whole number of at least {least}", text)
     number = int(text[:19])
     return min(number, _MOST) if name == "most" else number
+
+
+def _flag(asked: Any, name: str) -> bool:
+    return asked.get(name, "") not in ("", "0", "false")
 
 
 def _time(asked: Any, name: str) -> str | None:

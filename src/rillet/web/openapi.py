@@ -58,6 +58,13 @@ def document() -> dict[str, Any]:
                     problems=(404, 406, 422, 503),
                 )
             },
+            "/metrics": {
+                "get": operation(
+                    "How far the run is, for Prometheus",
+                    [_flag("values", "the latest released values too")],
+                    content={"text/plain": {"schema": {"type": "string"}}},
+                )
+            },
             "/api/live": {
                 "get": operation(
                     "News as they come: server-sent events `latest` (the newest release of each "
