@@ -25,7 +25,7 @@ from rillet.gather.clock import Clock
 from rillet.release import Key, Releases
 from rillet.sink import make_sink
 from rillet.source import Block, DeclaredKeys, open_source
-from rillet.source.by_tick import ByTick
+from rillet.source.by_tick import DEFAULT_BLOCK_ROWS, ByTick
 
 FloatArray = NDArray[np.float64]
 
@@ -96,7 +96,8 @@ def _by_count(sums: Sums, source: Any) -> Iterator[Releases]:
 def _by_tick(sums: Sums, source: Any, clock: Clock, ticks: int) -> Iterator[Releases]:
     everybody = np.arange(len(sums.keys))
     closed = 0
-    for block in ByTick(source, clock, ticks).blocks():
+    rows = max(DEFAULT_BLOCK_ROWS, 2 * len(sums.keys))  # as rillet run has it
+    for block in ByTick(source, clock, ticks, block_rows=rows).blocks():
         assert block.at is not None and block.key_of is not None
         tick_of = clock.tick_of(block.at)
         for tick in range(int(tick_of[0]), int(tick_of[-1]) + 1):

@@ -7,6 +7,7 @@ import resource
 import sys
 import threading
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,6 +108,20 @@ def check_blocks(blocks, at, length, rows):
         assert block.fraction == block.complete_until / length
 
 
+def check_cuts(blocks, block_rows, block_ticks):
+    """As many whole ticks as fit, or so many rows of one that does not."""
+    for block, following in pairwise(blocks):
+        own, others = CLOCK.tick_of(block.at), CLOCK.tick_of(following.at)
+        if own[-1] == others[0]:
+            assert len(block) == block_rows
+            assert own[0] == own[-1]
+        else:
+            assert len(block) <= block_rows
+            assert own[-1] < own[0] + block_ticks
+            more = len(block) + np.count_nonzero(others == others[0])
+            assert more > block_rows or others[0] >= own[0] + block_ticks
+
+
 @pytest.mark.usefixtures("small")
 @settings(max_examples=60)
 @given(data=st.data())
@@ -128,11 +143,12 @@ def test_equals_a_stable_sort_in_memory(data):
     at[rng.random(count) < 0.05] = NO_TIME
     key_of = rng.integers(-1, 3, count)
     sequence = np.arange(count) * 3
-    with ByTick(Rows(at, key_of, sequence), CLOCK, length) as source:
+    block_ticks = data.draw(st.sampled_from([None, 1, 20]))
+    with ByTick(Rows(at, key_of, sequence), CLOCK, length, block_ticks=block_ticks) as source:
         blocks = list(source.blocks(block_rows=block_rows))
         rows = by_definition(at, length, key_of)
         check_blocks(blocks, at, length, rows)
-        assert all(len(block) == block_rows for block in blocks[:-1])
+        check_cuts(blocks, block_rows, block_ticks or 2**40)
         if blocks:
             assert np.array_equal(np.concatenate([b.key_of for b in blocks]), key_of[rows])
             assert np.array_equal(np.concatenate([b.sequence for b in blocks]), sequence[rows])
@@ -144,6 +160,9 @@ def test_equals_a_stable_sort_in_memory(data):
             found = np.concatenate([np.empty(0), *(block.raw_values for block in rest)])
             assert found.astype(int).tolist() == rows[behind:].tolist()
             assert not rest or rest[0].start == blocks[index].position
+            (again,) = source.replay(blocks[index].start, len(blocks[index]))
+            assert np.array_equal(again.raw_values, blocks[index].raw_values)
+            assert (again.start, again.position) == (blocks[index].start, blocks[index].position)
         assert source._source.passes == 1
 
 
@@ -153,9 +172,21 @@ def test_a_tick_too_large_for_a_block_comes_in_several():
     with ByTick(Rows(at), CLOCK, 10) as source:
         blocks = list(source.blocks(block_rows=250))
         check_blocks(blocks, at, 10, by_definition(at, 10))
-        assert [block.complete_until for block in blocks] == [1, 1, 1, 10]
-        assert blocks[1].position == {"tick": 2, "rows": 497}
+        assert [block.complete_until for block in blocks] == [1, 1, 1, 1, 10]
+        assert [len(block) for block in blocks] == [3, 250, 250, 250, 155]
+        assert blocks[2].position == {"tick": 2, "rows": 500}
         assert blocks[0].key_of is None
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_in_order_already_is_one_run():
+    """So that a merge reads as many rows of it at once as it can hold."""
+    with ByTick(Rows(times(np.sort(np.arange(3000) % 40))), CLOCK, 40) as source:
+        source.sort()
+        assert source._runs.spans == [range(2925)]
+    with ByTick(Rows(times(np.arange(3000) % 40)), CLOCK, 40) as source:
+        source.sort()
+        assert len(source._runs.spans) > 10
 
 
 def test_the_contract_of_sources(tmp_path):

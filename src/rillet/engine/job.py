@@ -344,9 +344,8 @@ class Job:
             self._acknowledge()
 
     def _part(self, until: int) -> int:
-        """How far to close ticks at once: so many releases fit into memory."""
-        ticks = max(1, _RELEASES_AT_ONCE // len(self._streams.keys))
-        return min(until, self._store.progress.ticks + ticks)
+        """How far to close ticks at once."""
+        return min(until, self._store.progress.ticks + ticks_at_once(len(self._streams.keys)))
 
     def _absorb_by_clock(self, clock: Clock, block: Block, key_of: IntArray) -> None:
         """Absorb the block into the ticks that its observations enter, and close those before."""
@@ -482,6 +481,11 @@ class Job:
         for courier in self._couriers.values():
             if courier.failure is not None:
                 raise courier.failure
+
+
+def ticks_at_once(keys: int) -> int:
+    """How many ticks of so many keys are closed at once: their releases fit into memory."""
+    return max(1, _RELEASES_AT_ONCE // keys)
 
 
 # --- what was absorbed ---------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import numpy as np
 
 from rillet.engine.about import told
 from rillet.engine.config import Config, load_config
-from rillet.engine.job import Courier, Job, Summary, check_replay
+from rillet.engine.job import Courier, Job, Summary, check_replay, ticks_at_once
 from rillet.engine.metrics import listening
 from rillet.errors import InputError, ParameterError, StateError
 from rillet.noise import Secret
@@ -30,7 +30,7 @@ from rillet.sink import make_sink
 from rillet.sink.parquet import latest_time
 from rillet.sink.sqlite import latest_times
 from rillet.source import DeclaredKeys, Source, open_source
-from rillet.source.by_tick import ByTick
+from rillet.source.by_tick import DEFAULT_BLOCK_ROWS, ByTick
 from rillet.state.folder import check_beginning
 from rillet.times import moment, show_moment
 
@@ -228,13 +228,15 @@ def _in_order(
     plan, gate = config.plan, streams.store.gate
     if plan.clock is None or source.live:
         return source
-    last = None if plan.length is None else plan.last_t
+    last, keys = None if plan.length is None else plan.last_t, len(streams.keys)
     ends = [tick for tick in (last, until_tick) if tick is not None]
     return ByTick(
         source,
         plan.clock,
         min(ends, default=None),
-        block_rows=config.source.get("block_rows"),
+        # So many that a tick with a row of each key, and some of late ones, is one block.
+        block_rows=config.source.get("block_rows", max(DEFAULT_BLOCK_ROWS, 2 * keys)),
+        block_ticks=ticks_at_once(keys),
         pseudonyms=None if gate is None else gate.pseudonyms,
         folder=config.state,
         stop=stop,

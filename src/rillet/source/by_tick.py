@@ -18,6 +18,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -94,8 +95,9 @@ class ByTick(Source):
         Where the rows are, with their times; one that ends.
     clock, length
         The ticks, and how many there are; None if no end is known.
-    block_rows
-        So many rows to a block.
+    block_rows, block_ticks
+        A block has whole ticks, as many as fit into so many rows, and at most so many; a tick with
+        more rows is cut.
     pseudonyms
         What ids of persons become, where the source has them.
     folder
@@ -111,6 +113,7 @@ class ByTick(Source):
         length: int | None = None,
         *,
         block_rows: int | None = None,
+        block_ticks: int | None = None,
         pseudonyms: Pseudonyms | None = None,
         folder: str | os.PathLike[str] | None = None,
         stop: threading.Event | None = None,
@@ -118,6 +121,7 @@ class ByTick(Source):
         self._source, self._clock, self._length = source, clock, length
         self._pseudonyms = pseudonyms
         self._block_rows = rows_to_a_block(block_rows, DEFAULT_BLOCK_ROWS)
+        self._block_ticks = block_ticks
         self._folder = Path(tempfile.gettempdir() if folder is None else folder)
         self._stop = threading.Event() if stop is None else stop
         self._runs: _Runs | None = None
@@ -200,7 +204,11 @@ class ByTick(Source):
     def _write(self, runs: _Runs, raw_held: list[RawRecords]) -> None:
         if any(map(len, raw_held)):
             raw_run = np.concatenate(raw_held)
-            runs.add(raw_run[np.argsort(self._clock.tick_of(raw_run["at"]), kind="stable")])
+            raw_ticks = self._clock.tick_of(raw_run["at"])
+            if (raw_ticks[1:] < raw_ticks[:-1]).any():
+                order = np.argsort(raw_ticks, kind="stable")
+                raw_run, raw_ticks = raw_run[order], raw_ticks[order]
+            runs.add(raw_run, int(raw_ticks[0]), int(raw_ticks[-1]))
 
     def blocks(
         self, start: Position | None = None, *, block_rows: int | None = None
@@ -209,7 +217,16 @@ class ByTick(Source):
 
         **Privacy.** Touches raw data.
         """
-        rows = rows_to_a_block(block_rows, self._block_rows)
+        return self._from(start, rows_to_a_block(block_rows, self._block_rows), whole_ticks=True)
+
+    def replay(self, start: Position | None, rows: int) -> Iterator[Block]:
+        """Return again up to ``rows`` rows behind a position, as one block; see `Source`.
+
+        **Privacy.** Touches raw data.
+        """
+        return islice(self._from(start, rows, whole_ticks=False), 1)
+
+    def _from(self, start: Position | None, rows: int, *, whole_ticks: bool) -> Iterator[TickBlock]:
         start = _BEGINNING if start is None else start
         tick, taken = start.get("tick"), start.get("rows")
         if not is_integer(tick) or not is_integer(taken) or min(tick, taken) < 0:
@@ -218,7 +235,7 @@ class ByTick(Source):
         if self._runs is None:
             return iter(())
         cursors = self._cursors(self._runs, tick, taken)
-        return self._blocks(cursors, {"tick": tick, "rows": taken}, rows)
+        return self._blocks(cursors, {"tick": tick, "rows": taken}, rows, whole_ticks=whole_ticks)
 
     def close(self) -> None:
         """Close the source, and forget what was sorted."""
@@ -248,19 +265,36 @@ class ByTick(Source):
             )
         return cursors
 
-    def _blocks(self, cursors: list[_Cursor], start: Position, rows: int) -> Iterator[TickBlock]:
-        """Cut into blocks of exactly ``rows``, so that the same ones come again."""
+    def _blocks(
+        self, cursors: list[_Cursor], start: Position, rows: int, *, whole_ticks: bool
+    ) -> Iterator[TickBlock]:
+        """Cut by ticks and numbers of rows alone, so that the same blocks come again."""
         raw_groups = _merged(cursors, self._clock)
         raw_held = next(raw_groups, None)
         while raw_held is not None and not self._stop.is_set():
+            raw_parts, held = [raw_held], len(raw_held)
             # One row more, to know which tick the next block begins with.
-            while len(raw_held) <= rows and (raw_more := next(raw_groups, None)) is not None:
-                raw_held = np.concatenate((raw_held, raw_more))
-            raw_rows, raw_held = raw_held[:rows], raw_held[rows:] if len(raw_held) > rows else None
+            while held <= rows and (raw_more := next(raw_groups, None)) is not None:
+                raw_parts.append(raw_more)
+                held += len(raw_more)
+            raw_held = np.concatenate(raw_parts) if len(raw_parts) > 1 else raw_held
+            cut = self._cut(raw_held, rows) if whole_ticks else rows
+            raw_rows, raw_held = raw_held[:cut], raw_held[cut:] if held > cut else None
             block = self._block(raw_rows, raw_held, start)
             assert block.position is not None
             start = block.position
             yield block
+
+    def _cut(self, raw_held: RawRecords, rows: int) -> int:
+        """Return how many of these rows are the next block."""
+        raw_ticks = self._clock.tick_of(raw_held["at"][: rows + 1])
+        last = int(raw_ticks[-1])
+        if len(raw_ticks) <= rows:
+            last += 1  # they are all there are
+        if self._block_ticks is not None:
+            last = min(last, int(raw_ticks[0]) + self._block_ticks)
+        # The rows of whole ticks, unless the first has too many.
+        return int(np.searchsorted(raw_ticks, last)) or rows
 
     def _block(
         self, raw_rows: RawRecords, raw_next: RawRecords | None, start: Position
@@ -294,15 +328,20 @@ class _Runs:
         self._dtype: np.dtype[np.void] | None = None
         #: The rows of each run, numbered through the whole file.
         self.spans: list[range] = []
+        self._last_tick = 0
 
-    def add(self, raw_run: RawRecords) -> None:
-        """Write one run behind the others."""
+    def add(self, raw_run: RawRecords, first_tick: int, last_tick: int) -> None:
+        """Write one run behind the others; one run with the last, if its ticks follow."""
         self._dtype = raw_run.dtype
         first = self.spans[-1].stop if self.spans else 0
         raw_bytes = raw_run.view(np.uint8).data
         while raw_bytes:
             raw_bytes = raw_bytes[self._file.write(raw_bytes) :]
-        self.spans.append(range(first, first + len(raw_run)))
+        end = first + len(raw_run)
+        if self.spans and first_tick >= self._last_tick:
+            first = self.spans.pop().start
+        self._last_tick = last_tick
+        self.spans.append(range(first, end))
 
     def read(self, first: int, rows: int) -> RawRecords:
         """Return consecutive rows."""
