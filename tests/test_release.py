@@ -6,7 +6,9 @@ import json
 import math
 import pickle
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -471,6 +473,35 @@ def test_any_doubles_and_keys_come_back(rows, keys):
         ("rounded",),
     )
     assert same(table, Releases.from_bytes(table.to_bytes()))
+
+
+def test_a_column_is_worked_out_by_one_thread_at_a_time() -> None:
+    """Several sinks read the same releases, and what works out a column remembers things."""
+    inside: list[str] = []
+    crowds: list[int] = []
+
+    def column(name: str, part: slice) -> np.ndarray:
+        inside.append(name)
+        time.sleep(0.002)
+        crowds.append(len(inside))
+        inside.remove(name)
+        return np.full(part.stop - part.start, float(NUMBERS.index(name)))
+
+    names = dict.fromkeys(NUMBERS, column)
+    count = 10
+    own = Releases(
+        ((),), np.zeros(count, int), np.arange(count), np.arange(count), ("mean",), names, "laplace"
+    )
+
+    def read(order: int) -> bool:
+        for number, name in list(enumerate(NUMBERS))[::order]:
+            for found in (own.rows(name), own[1:4].rows(name)):
+                assert set(found.tolist()) == {float(number)}
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, (1, -1, 1, -1)))
+    assert set(crowds) == {1}
 
 
 def test_keys_that_the_reader_knows_are_not_written() -> None:

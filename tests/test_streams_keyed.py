@@ -193,6 +193,26 @@ def test_asking_for_an_undeclared_key_is_an_error():
         streams.update_many([1.0, 2.0], key=[KEYS[0]])
 
 
+def test_a_number_and_its_text_are_not_both_declared_and_the_error_says_which_is():
+    """In a source they are the same; what is typed must be what was declared."""
+    plan = {"epsilon": 1.0, "upper": 50.0, "length": 10}
+    with pytest.raises(ParameterError, match="keys that differ as text, found \"1 and '1'\""):
+        Plan.baseline(**plan, keys=[1, 2, "1"])
+    streams = Plan.baseline(**plan, keys=["7", 8]).open_many()
+    table = streams.update_many([1.0, 2.0, 3.0], key=np.array(["7", "7", "7"]))
+    assert table.keys == (("7",),)
+    assert streams.update_many([4.0], key=np.array([8])).keys == ((8,),)
+    for wrong, hint in ((7, "it was declared as '7'"), ("8", "it was declared as 8")):
+        with pytest.raises(ParameterError, match=rf"declared keys \('7', 8\), found .*{hint}"):
+            streams.update(1.0, key=wrong)
+    for wrong in ("07", 7.5, None, ""):
+        with pytest.raises(ParameterError, match=r"key: expected one of the declared keys \('7'"):
+            streams.update(1.0, key=wrong)
+    with pytest.raises(ParameterError, match="for a key of each value pass a list"):
+        streams.update_many([1.0, 2.0], key=("7", 8))
+    assert (streams.t("7"), streams.t(8)) == (3, 1)
+
+
 def test_each_key_has_its_own_length():
     plan = keyed(lag=0, threshold=FixedThreshold(), length=10)
     streams = plan.open_many(secret=SECRET)

@@ -57,7 +57,8 @@ def declared_keys(keys: Any) -> tuple[Key, ...]:
             raise ParameterError("keys", "text, whole numbers, or lists of them", given)
         same = declared.setdefault(_text(key), key)
         if same is not key:
-            raise ParameterError("keys", "keys that differ as text", f"{same!r} and {key!r}")
+            one, other = (own[0] if len(own) == 1 else own for own in (same, key))
+            raise ParameterError("keys", "keys that differ as text", f"{one!r} and {other!r}")
     return tuple(declared.values())
 
 

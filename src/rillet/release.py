@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -423,7 +424,7 @@ class Releases:
         if column is None:  # not kept: releases are stored alike whoever has looked
             return np.full(rows, np.nan)
         if callable(column):
-            self._columns[name] = column = column(name, slice(0, rows))
+            self._columns[name] = column = _worked_out(column, name, slice(0, rows))
         return column
 
     def __getattr__(self, name: str) -> NDArray[Any]:
@@ -505,7 +506,9 @@ class Releases:
             if stride == 1:
                 part = slice(start * width, max(start, stop) * width)
                 # Only what is asked for is worked out: of a long block often the last alone.
-                columns[name] = column(name, part) if callable(column) else column[part]
+                columns[name] = (
+                    _worked_out(column, name, part) if callable(column) else column[part]
+                )
             else:
                 whole = self.rows(name).reshape(-1, width)
                 columns[name] = whole[start : stop if stop >= 0 else None : stride].reshape(-1)
@@ -859,6 +862,18 @@ def _equal(one: FloatArray, other: FloatArray) -> bool:
     """Whether two columns are the same, bit for bit."""
     bits, others = one.view(np.uint64), other.view(np.uint64)
     return np.array_equal(bits[:1], others[:1]) and np.array_equal(bits, others)
+
+
+#: What works out columns remembers what it was asked last, and several sinks ask.
+_working: Final = threading.RLock()
+
+
+def _worked_out(
+    column: Callable[[str, slice], NDArray[Any]], name: str, part: slice
+) -> NDArray[Any]:
+    """A part of a column, worked out by one thread at a time."""
+    with _working:
+        return column(name, part)
 
 
 def _joined(parts: Sequence[Releases]) -> Column:

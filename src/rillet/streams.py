@@ -562,9 +562,23 @@ class Streams(_Single):
                 return index
             raise KeyError
         except (KeyError, TypeError):
-            shown = ", ".join(str(one[0] if len(one) == 1 else one) for one in self.keys[:5])
-            more = ", …" if len(self.keys) > 5 else ""
-            raise ParameterError("key", f"one of the declared keys ({shown}{more})", key) from None
+            raise self._undeclared(key, own) from None
+
+    def _undeclared(self, key: object, own: tuple[object, ...]) -> ParameterError:
+        """The error for a key that somebody typed."""
+
+        def shown(declared: Key) -> str:
+            return repr(declared[0] if len(declared) == 1 else declared)
+
+        texts = tuple(map(str, own))
+        same = next((known for known in self.keys if tuple(map(str, known)) == texts), None)
+        hint = None
+        if same is not None:
+            hint = f"it was declared as {shown(same)}"
+        elif len(own) > 1 == len(self.keys[0]):
+            hint = "a tuple is one key of several parts; for a key of each value pass a list"
+        known = ", ".join(map(shown, self.keys[:5])) + (", …" if len(self.keys) > 5 else "")
+        return ParameterError("key", f"one of the declared keys ({known})", key, hint)
 
 
 class Stream(_Single):

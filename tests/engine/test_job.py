@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 import urllib.request
 
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
 import rillet
@@ -146,6 +148,45 @@ def test_a_state_keeps_its_releases_in_one_form(keyed, begun, then):
     rillet.run({**keyed, "state": {"folder": "live", "releases": begun}})
     with pytest.raises(ParameterError, match=f"releases: expected '{begun}', as this state was"):
         rillet.run({**keyed, "state": {"folder": "live", "releases": then}})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_of_a_block_in_any_order_of_keys(keyed, tmp_path, monkeypatch, kind):
+    """A key's releases do not depend on what stands between its rows, declared or not."""
+    monkeypatch.setattr(
+        "rillet.plan.plan.Secret.generate", staticmethod(lambda: rillet.Secret.for_tests(5))
+    )
+    chance = random.Random(4)
+    declared = [("north", 1), ("north", 2), ("south", 1)]
+    rows = [(*chance.choice(declared), chance.expovariate(0.1)) for _ in range(200)]
+    by_key = sorted(rows, key=lambda row: row[:2])
+    others = [("west", 1, 7.0), ("north", 3, 8.0), ("", 0, 9.0)]
+    mixed = list(rows)
+    for _ in range(100):
+        mixed.insert(chance.randrange(len(mixed)), chance.choice(others))
+    keys = {"columns": ["site", "meter"], "values": [list(key) for key in declared]}
+    found = []
+    for turn, order in enumerate((rows, by_key, mixed)):
+        path, out = tmp_path / f"{turn}.{kind}", tmp_path / f"{turn}.out"
+        sites, meters, values = zip(*order, strict=True)
+        table = pyarrow.table({"site": sites, "meter": meters, "kwh": values})
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, path)
+        elif kind == "csv":
+            path.write_text("site,meter,kwh\n" + "".join(f"{a},{b},{x!r}\n" for a, b, x in order))
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        summary = rillet.run(
+            {
+                "plan": {**PLAN, "length": 200},
+                "keys": keys,
+                "source": {"path": str(path), "column": "kwh", "block_rows": 50},
+                "sink": [{"kind": "jsonl", "path": str(out)}],
+            }
+        )
+        assert (summary.observations, summary.releases) == (200, 200)
+        found.append({(*r["key"], r["t"]): {**r, "at": None} for r in lines(out)})
+    assert found[0] == found[1] == found[2]
 
 
 # --- the end -------------------------------------------------------------------------------------

@@ -145,9 +145,48 @@ def test_keys_in_the_payload(broker, name):
         places = taking.rows(len(payloads), "key_of")
     assert list(places) == [0, 1, UNDECLARED, UNDECLARED, UNDECLARED]
     with pytest.raises(
-        ParameterError, match="field: expected the name of a field, since the parts"
+        ParameterError, match="field: expected the name of a field, since the topic"
     ):
         Taking(broker, f"{name}/readings", **{**options, "field": None}).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("topic", "columns"),
+    [
+        ("readings", ["site", "meter"]),
+        ("{site}/up", ["site", "meter"]),
+        ("{gateway}/{meter}", ["site", "meter"]),
+        ("{meter}/of/{site}", ["site", "meter"]),
+    ],
+    ids=["all in the payload", "in both", "a level that is no part", "another order"],
+)
+def test_keys_in_the_payload_in_the_topic_or_in_both(broker, name, topic, columns):
+    declared = [("north", 1), ("north", 2), ("south", "x/y" if "{meter}" not in topic else "xy")]
+    keys = DeclaredKeys(declared, columns)
+    rows = [("north", 2), declared[2], ("west", 1), ("north", 1), ("north", "01"), ("south", 1)]
+    found = [1, 2, UNDECLARED, 0, UNDECLARED, UNDECLARED]
+    options = {"client_id": name, "keys": keys, "field": "kwh", "wait": 0.3}
+    with Taking(broker, f"{name}/{topic}", **options) as taking:
+        messages = []
+        for kwh, (site, meter) in enumerate(rows):
+            level = topic.format(site=site, meter=meter, gateway=kwh)
+            messages.append(
+                (f"{name}/{level}", json.dumps({"kwh": kwh, "site": site, "meter": meter}))
+            )
+        if topic == "readings":  # nothing raises, whatever the payload is
+            messages += [(f"{name}/readings", payload) for payload in ("7", "{}", '{"site": []}')]
+            found += [UNDECLARED] * 3
+        publish(broker, messages)
+        places = taking.rows(len(found), "key_of")
+    assert places == found
+
+
+def test_a_part_that_is_nowhere_is_refused():
+    keys = DeclaredKeys([("north", 1)], ["site", "meter"])
+    with pytest.raises(ParameterError, match=r"field: expected .* the topic has no \{meter\}"):
+        mqtt_source("127.0.0.1:1", "{site}/reading", client_id="a", keys=keys)
+    with pytest.raises(ParameterError, match="what is not in the topic is a field then"):
+        mqtt_source("127.0.0.1:1", "{site}", client_id="a", keys=DeclaredKeys([("north", 1)]))
 
 
 def test_a_payload_without_a_number_is_left_out_of_the_mean(broker, name):

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,10 @@ def _number(raw_value: object) -> float:
     return float(raw_value) if is_integer(raw_value) else math.nan
 
 
-def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
+def json_rows(wanted: Wanted) -> Callable[..., RawRows]:
     r"""Return a function from lines to rows; total. Without a column each line is a bare number.
+
+    It also takes the texts of some fields, by name, where these are known from elsewhere.
 
     **Privacy.** Touches raw data. The number of lines is public; beyond it no line makes the
     function raise, skip or add a row.
@@ -128,7 +131,9 @@ def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
     if column is None:
         return lambda raw_lines: RawRows(numbers(raw_lines))
 
-    def raw_rows_of(raw_lines: list[bytes]) -> RawRows:
+    def raw_rows_of(
+        raw_lines: list[bytes], raw_known: Mapping[str, list[bytes]] = MappingProxyType({})
+    ) -> RawRows:
         raw_records = [
             record if isinstance(record, dict) else {} for record in _raw_records(raw_lines)
         ]
@@ -137,7 +142,12 @@ def json_rows(wanted: Wanted) -> Callable[[list[bytes]], RawRows]:
         if time is not None:
             raw_times = [record.get(time) for record in raw_records]
             raw_at = as_times(raw_times, len(raw_records), wanted.zone)
-        raw_texts = [[text_of(record.get(name)) for record in raw_records] for name in wanted.texts]
+        raw_texts = [
+            raw_known[name]
+            if name in raw_known
+            else [text_of(record.get(name)) for record in raw_records]
+            for name in wanted.texts
+        ]
         if wanted.person is not None:
             raw_texts[-1] = [id_text(record.get(wanted.person)) for record in raw_records]
         raw_values = np.fromiter(raw_found, dtype=np.float64, count=len(raw_records))

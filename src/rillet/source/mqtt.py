@@ -1,10 +1,10 @@
 """Observations from an MQTT broker: one message, one observation.
 
 The payload is a bare number, read as a CSV cell would be, or a JSON object with the number in a
-field. The topic tells the key: in the template ``meters/{meter}/reading`` each name in braces takes
-one level of the topic and gives one part of the key, in the order of the names. A template without
-names leaves the key to the payload, in the fields that the key columns name. A payload without a
-number is NaN; nothing raises because of one.
+field. In the template ``meters/{meter}/reading`` each name in braces takes one level of the topic.
+The key is in the topic, in the payload, or in both: a key column is the name in braces, or the
+field of the payload, that holds this part. Without key columns the names in braces are its parts,
+in their order. A payload without a number is NaN; nothing raises because of one.
 
 Messages that the broker had *retained* are not taken: such a message repeats what was published
 before, at some other time, and would count an observation twice or out of turn.
@@ -19,9 +19,9 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -153,7 +153,8 @@ class MqttSource(Source):
     options : MqttOptions
         Where to read what.
     keys : DeclaredKeys, optional
-        The declared keys, with as many parts as the template has names.
+        The declared keys. Each of their columns is a name of the template or a field of the
+        payload; without columns they have as many parts as the template has names.
     stop : threading.Event, optional
         Once it is set, no further block comes.
 
@@ -178,16 +179,26 @@ class MqttSource(Source):
         self._options, self._keys, self._stop = options, keys, stop
         self._broker = options.broker()
         template = TopicTemplate(options.topic)
-        self._subscription = template.subscription
-        self._in_payload = keys is not None and not template.names and bool(keys.columns)
-        if self._in_payload and options.field is None:
-            expected = "the name of a field, since the parts of the key are fields as well"
-            raise ParameterError("field", expected, None)
-        self._index_of = template.table(None if self._in_payload else keys)
+        self._subscription, self._names = template.subscription, template.names
+        columns = () if keys is None else keys.columns
+        in_payload = [column for column in columns if column not in template.names]
+        if in_payload and options.field is None:
+            raise ParameterError(
+                "field",
+                f"the name of a field, since the topic has no {{{in_payload[0]}}}: this part of "
+                "the key must be a field of the payload too",
+                None,
+            )
+        #: Whether the topic alone does not tell the key; and from a topic to the index of its key,
+        #: or to what the names of the template stand for.
+        self._by_parts = bool(columns) and set(columns) != set(template.names)
+        self._in_topic: Callable[[bytes], Any] = (
+            template.parts if self._by_parts else template.table(keys).__getitem__
+        )
         self._raw_rows_of = json_rows(
             Wanted(
                 options.field,
-                keys if self._in_payload else None,
+                keys if self._by_parts else None,
                 sequence=options.sequence,
                 time=options.time,
                 zone=options.zone,
@@ -264,21 +275,26 @@ class MqttSource(Source):
 
     def _block(self, raw_messages: list[RawMessage]) -> Block:
         """Return what those of the messages hold that are observations."""
-        raw_found = [self._index_of[raw_message[0]] for raw_message in raw_messages]
+        raw_found = [self._in_topic(raw_message[0]) for raw_message in raw_messages]
         if NO_MATCH in raw_found:
-            matching = [index != NO_MATCH for index in raw_found]
+            matching = [found != NO_MATCH for found in raw_found]
             raw_messages = list(compress(raw_messages, matching))
             raw_found = list(compress(raw_found, matching))
-        raw_rows = self._raw_rows_of(
-            [
-                # A reader of lines may rely on there being no line end inside; to JSON it is space.
-                raw_payload.replace(b"\n", b" ") if b"\n" in raw_payload else raw_payload
-                for _, raw_payload, *_ in raw_messages
-            ]
-        )
+        raw_payloads = [
+            # A reader of lines may rely on there being no line end inside; to JSON it is space.
+            raw_payload.replace(b"\n", b" ") if b"\n" in raw_payload else raw_payload
+            for _, raw_payload, *_ in raw_messages
+        ]
+        if self._by_parts:
+            raw_parts = map(list, zip(*raw_found, strict=True))
+            raw_rows = self._raw_rows_of(
+                raw_payloads, dict(zip(self._names, raw_parts, strict=False))
+            )
+        else:
+            raw_rows = self._raw_rows_of(raw_payloads)
+            if self._keys is not None:
+                raw_rows = raw_rows._replace(key_of=np.array(raw_found, dtype=np.int64))
         arrived = [raw_message[3] for raw_message in raw_messages]
-        if self._keys is not None and not self._in_payload:
-            raw_rows = raw_rows._replace(key_of=np.array(raw_found, dtype=np.int64))
         return Block(arrived=np.array(arrived, dtype=np.int64), **raw_rows._asdict())
 
 
@@ -338,7 +354,7 @@ class TopicTemplate:
                 "topic",
                 f"{keys.parts} names in braces, one for each part of a declared key",
                 "/".join(self._levels),
-                "or none, and the parts in fields of the payload that the key columns name",
+                "or name the columns of the keys: what is not in the topic is a field then",
             )
         for key in () if keys is None else keys.keys:
             if any(set(str(part)) & set("/+#\0") for part in key):
@@ -346,6 +362,14 @@ class TopicTemplate:
                     "keys", "parts that can be a level of a topic, without / + #", key
                 )
         return TopicTable(self, keys)
+
+    def parts(self, raw_topic: bytes) -> tuple[bytes, ...] | int:
+        """Return what the names stand for in a topic, or `NO_MATCH`.
+
+        **Privacy.** Touches raw data; total.
+        """
+        raw_match = self.pattern.fullmatch(raw_topic) if raw_topic else None
+        return NO_MATCH if raw_match is None else raw_match.groups()
 
     def filled(self, parts: Sequence[str]) -> str:
         """Return the topic with these in place of the names."""
@@ -368,8 +392,12 @@ class TopicTable(dict[bytes, int]):
 
     def __init__(self, template: TopicTemplate, keys: DeclaredKeys | None) -> None:
         self._pattern, self._keys = template.pattern, keys
+        columns = template.names if keys is None or not keys.columns else keys.columns
+        #: For each name of the template the part of the key, and for each part the name.
+        part_of = [columns.index(name) for name in template.names]
+        self._name_of = [template.names.index(column) for column in columns]
         super().__init__(
-            (template.filled([str(part).strip() for part in key]).encode(), index)
+            (template.filled([str(key[part]).strip() for part in part_of]).encode(), index)
             for index, key in enumerate(() if keys is None else keys.keys)
         )
         # No message is published there, whatever a name in braces would match.
@@ -381,4 +409,5 @@ class TopicTable(dict[bytes, int]):
             return NO_MATCH
         if self._keys is None:
             return UNDECLARED
-        return int(self._keys.indexes(*([part] for part in raw_match.groups()))[0])
+        raw_groups = raw_match.groups()
+        return int(self._keys.indexes(*([raw_groups[name]] for name in self._name_of))[0])
