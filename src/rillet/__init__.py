@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rillet.plan import LearnedRange, Plan, learn_range
     from rillet.privacy import Charges, Guarantee, Person
     from rillet.release import Release, Releases
-    from rillet.statistic import Count, Mean, Sum
+    from rillet.statistic import Count, Histogram, Mean, Quantile, Share, Sum
     from rillet.strategy import (
         BinaryTree,
         BufferedToeplitz,
@@ -52,6 +52,7 @@ __all__ = [
     "ExponentialQuantile",
     "FixedThreshold",
     "Guarantee",
+    "Histogram",
     "HonakerTree",
     "Independent",
     "InputError",
@@ -63,11 +64,13 @@ __all__ = [
     "ParameterError",
     "Person",
     "Plan",
+    "Quantile",
     "Release",
     "Releases",
     "RestartedTree",
     "RilletError",
     "Secret",
+    "Share",
     "SignedDigitTree",
     "SmoothQuantile",
     "SquareRootToeplitz",
@@ -94,6 +97,7 @@ _HOMES = {
     "ExponentialQuantile": "rillet.threshold",
     "FixedThreshold": "rillet.threshold",
     "Guarantee": "rillet.privacy",
+    "Histogram": "rillet.statistic",
     "HonakerTree": "rillet.strategy",
     "Independent": "rillet.strategy",
     "InputError": "rillet.errors",
@@ -105,11 +109,13 @@ _HOMES = {
     "ParameterError": "rillet.errors",
     "Person": "rillet.privacy",
     "Plan": "rillet.plan",
+    "Quantile": "rillet.statistic",
     "Release": "rillet.release",
     "Releases": "rillet.release",
     "RestartedTree": "rillet.strategy",
     "RilletError": "rillet.errors",
     "Secret": "rillet.noise",
+    "Share": "rillet.statistic",
     "SignedDigitTree": "rillet.strategy",
     "SmoothQuantile": "rillet.threshold",
     "SquareRootToeplitz": "rillet.strategy",

@@ -28,7 +28,7 @@ from rillet.gather.gate import GateRule
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.noise import FloatArray, IntArray
 from rillet.privacy import Charges, Cost, Event, Guarantee, Person
-from rillet.statistic import Leaf, Memory, Range, Setting, Statistic, Totals, Units
+from rillet.statistic import Leaf, Memory, Range, Setting, Several, Statistic, Totals, Units
 from rillet.strategy import Mechanism, Strategy
 from rillet.threshold import FixedThreshold, Outlook, Threshold
 
@@ -632,9 +632,11 @@ class Layout:
 
     @cached_property
     def post_processing(self) -> tuple[str, ...]:
-        """What is done to a decoded sum."""
-        done = ("estimated clipped mass added back",) if self.threshold.corrects else ()
-        return (*done, "made consistent with totals") if self.levels else done
+        """What is done to decoded sums."""
+        corrects = self.threshold.corrects and self.leaf.corrected
+        done = ("estimated clipped mass added back",) if corrects else ()
+        done += ("made consistent with totals",) if self.levels else ()
+        return done + self.statistic.post_processing
 
     # --- what it costs ---------------------------------------------------------------------------
 
@@ -870,7 +872,11 @@ def _identity(part: Statistic | Threshold | Strategy) -> dict[str, Any]:
         "kind": part.name,
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "version": part.version,
-        **asdict(part),  # type: ignore[call-overload]
+        **(
+            {"parts": [_identity(each) for each in part.parts]}
+            if isinstance(part, Several)
+            else asdict(part)  # type: ignore[call-overload]
+        ),
     }
 
 

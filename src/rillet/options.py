@@ -268,6 +268,8 @@ class Option:
     metavar: str = "KIND"
     #: For a field that holds one of these kinds: an object, or a table with its ``kind``.
     kinds: Registry | None = None
+    #: What a list of such objects makes, where there may be several.
+    several: Callable[[tuple[Any, ...]], Any] | None = None
     #: In place of the conversion to the type.
     converter: Callable[[Any], Any] | None = None
 
@@ -303,6 +305,9 @@ class Option:
         """Return an object of one of the kinds, from itself or from its tagged table."""
         if isinstance(None, self.type) and (value is None or (texts and value == "none")):
             return None
+        if self.several is not None and isinstance(value, list | tuple):
+            parts = [self._of_kind(kinds, part, texts=texts) for part in value]
+            return parts[0] if len(parts) == 1 else self.several(tuple(parts))
         if isinstance(value, self.type):
             _options_of_kind(type(value), self.type, self.name)
             return value
@@ -442,12 +447,14 @@ def schema(declared: type[Class]) -> type[Class]:
     return made_kind
 
 
-def table_of(thing: Any, kinds: Registry, name: str = "") -> dict[str, Any]:
-    """Return the tagged table of an object of one of the kinds.
+def table_of(thing: Any, kinds: Registry, name: str = "") -> dict[str, Any] | list[Any]:
+    """Return the tagged table of an object of one of the kinds; of several, a list of them.
 
     Without the ``name`` of its option it is for a digest: it has the version too, and need not be
     one that can be read back.
     """
+    if isinstance(parts := getattr(thing, "parts", None), tuple):
+        return [table_of(part, kinds, name) for part in parts]
     version = {} if name or thing.version == 1 else {"version": thing.version}
     return {"kind": kinds.name_of(thing, name), **version, **dataclasses.asdict(thing)}
 

@@ -59,7 +59,8 @@ class Field:
 
 
 #: The record, in order.  ``sum`` to ``count_noise_std`` are known for running sums and means, and
-#: ``noise_covariance`` where the value is divided by a noisy count.
+#: ``noise_covariance`` where the value is divided by a noisy count; ``noise_lower`` and
+#: ``noise_upper`` where the noise interval does not follow from the others.
 FIELDS: Final = (
     Field("key", "key"),
     Field("t", "integer"),
@@ -69,6 +70,8 @@ FIELDS: Final = (
     Field("noise_std", optional=True),
     Field("noise_covariance", optional=True),
     Field("noise_slack", optional=True),
+    Field("noise_lower", optional=True),
+    Field("noise_upper", optional=True),
     Field("sum", optional=True),
     Field("sum_noise_std", optional=True),
     Field("mean", optional=True),
@@ -144,18 +147,25 @@ def noise_deviations(confidence: float, law: str) -> float:
     return gaussian if law == "gaussian" else max(gaussian, -math.log1p(-confidence) / math.sqrt(2))
 
 
+#: The confidence of an interval that is kept in the record, in ``noise_lower`` and ``noise_upper``.
+INTERVAL_KEPT: Final = 0.95
+
+
 def _noise_interval(
-    deviations: float,
+    confidence: float,
+    law: str,
     value: Any,
     std: Any,
     covariance: Any,
     slack: Any,
+    noise_lower: Any,
+    noise_upper: Any,
     count: Any,
     count_std: Any,
     clip_lower: Any,
     clip_upper: Any,
 ) -> tuple[Any, Any]:
-    """The value with so many deviations of its noise on both sides; of numbers or arrays.
+    """The value with enough deviations of its noise on both sides; of numbers or arrays.
 
     A value that is a ratio with a noisy count has Fieller's interval: the values M for which the
     noisy sum minus M times the noisy count is within the deviations of *its* noise, which is exact
@@ -164,7 +174,7 @@ def _noise_interval(
         d² <= deviations² · (std² - 2 · covariance · d + d² · (count_std / count)²).
 
     Where that does not bound d, or there is no value yet, it is the clipping range.  ``slack`` is
-    added to each deviation.
+    added to each deviation.  An interval that the record has is taken as it is.
 
     **Privacy.** Post-processing.
 
@@ -172,6 +182,10 @@ def _noise_interval(
     ----------
     Fieller, "Some problems in interval estimation", J. R. Statist. Soc. B 16 (1954).
     """
+    deviations, kept = noise_deviations(confidence, law), ~np.isnan(noise_lower)
+    if confidence > INTERVAL_KEPT and np.any(kept):
+        expected = f"at most {INTERVAL_KEPT}, for which a quantile's interval is worked out"
+        raise ParameterError("confidence", expected, confidence)
     with np.errstate(all="ignore"):
         reach = deviations * (std + np.where(np.isnan(slack), 0.0, slack))
         # Squares as products: the powers of numbers and of arrays differ in the last bit.
@@ -183,13 +197,14 @@ def _noise_interval(
         low = np.where(plain, value - reach, value - (root + shift) / bend)
         high = np.where(plain, value + reach, value + (root - shift) / bend)
         open_ended = np.isnan(value) | ~(plain | (bend > 0))
-    return np.where(open_ended, clip_lower, low), np.where(open_ended, clip_upper, high)
+    low, high = np.where(open_ended, clip_lower, low), np.where(open_ended, clip_upper, high)
+    return np.where(kept, noise_lower, low), np.where(kept, noise_upper, high)
 
 
 #: The fields from which the interval follows, in the order of its arguments.
 _FOR_INTERVAL: Final = (
-    *("value", "noise_std", "noise_covariance", "noise_slack", "count", "count_noise_std"),
-    *("clip_lower", "clip_upper"),
+    *("value", "noise_std", "noise_covariance", "noise_slack", "noise_lower", "noise_upper"),
+    *("count", "count_noise_std", "clip_lower", "clip_upper"),
 )
 
 
@@ -221,6 +236,8 @@ class Release:
     noise_slack : float
         Where no value is taken to be missing although a few may be, by how much that may be off
         for each deviation: the interval has it besides the noise.  Otherwise NaN, or 0.
+    noise_lower, noise_upper : float
+        Of a quantile, the bin edges that enclose it with 95 %; otherwise NaN.
     sum, sum_noise_std, mean, mean_noise_std, count, count_noise_std : float
         Of running sums and means; NaN for other statistics.  A public count has noise 0.
     clip_lower, clip_upper : float
@@ -285,10 +302,11 @@ class Release:
         """Covers the statistic of the *clipped* values with this probability: the noise alone.
 
         With a noisy count it need not lie evenly around the value, and while that count is too
-        small to say anything it is the clipping range.
+        small to say anything it is the clipping range.  That of a quantile is the one for 95 %,
+        which also covers with any smaller probability.
         """
-        deviations, row = noise_deviations(confidence, self.noise_law), self.rows[0]
-        low, high = _noise_interval(deviations, *np.array([row[name] for name in _FOR_INTERVAL]))
+        numbers = np.array([self.rows[0][name] for name in _FOR_INTERVAL])
+        low, high = _noise_interval(confidence, self.noise_law, *numbers)
         return float(low), float(high)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -340,6 +358,8 @@ class Release:
         noise_std: float
         noise_covariance: float
         noise_slack: float
+        noise_lower: float
+        noise_upper: float
         sum: float
         sum_noise_std: float
         mean: float
@@ -435,8 +455,8 @@ class Releases:
 
     def noise_interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """Noise intervals, as :meth:`Release.noise_interval`."""
-        deviations = noise_deviations(confidence, self.noise_law)
-        return _noise_interval(deviations, *(getattr(self, name) for name in _FOR_INTERVAL))
+        numbers = (getattr(self, name) for name in _FOR_INTERVAL)
+        return _noise_interval(confidence, self.noise_law, *numbers)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -807,6 +827,8 @@ class Releases:
         noise_std: FloatArray
         noise_covariance: FloatArray
         noise_slack: FloatArray
+        noise_lower: FloatArray
+        noise_upper: FloatArray
         sum: FloatArray
         sum_noise_std: FloatArray
         mean: FloatArray

@@ -1023,6 +1023,8 @@ def _table(
     numbers = _Numbers(layout, t, part.sums, part.covariance, clipping, part.complete)
     columns: dict[str, Column] = dict.fromkeys(numbers_of(layout), numbers)
     for name, column in clipping_fields(layout, clipping, clipped_share).items():
+        if name in columns:
+            continue
         ends = column if isinstance(column, np.ndarray) else _constant(column, len(t))
         columns[name] = ends if len(statistic.names) == 1 else np.repeat(ends, len(statistic.names))
     return Releases(
@@ -1090,8 +1092,7 @@ def numbers_of(layout: Layout) -> tuple[str, ...]:
     """Which numbers of the record a statistic has."""
     known: tuple[str, ...] | None = layout.__dict__.get("_numbers")
     if known is None:
-        grid = Grid(0.0, 1.0, *layout.leaf.cut(2))
-        nothing = (np.empty(0),) * len(layout.leaf.units(grid))
+        nothing = (np.empty(0),) * layout.leaf.readings
         complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
         totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0), complete)
         known = layout.__dict__["_numbers"] = tuple(layout.statistic.numbers(totals))
@@ -1126,16 +1127,16 @@ def release_rows(
     totals = Totals(count, sums, covariance, anchor.range, complete)
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
+        **dict.fromkeys(NUMBERS, float("nan")),
         **clipping_fields(layout, anchor.range, anchor.clipped_share),
         "noise_law": layout.noise_law,
         "post_processing": layout.post_processing,
     }
-    unknown = dict.fromkeys(NUMBERS, float("nan"))
     if len(statistic.names) == 1:
         numbers = {name: float(number) for name, number in found.items()}
-        return [{**unknown, "name": statistic.names[0], **numbers, **shared}]
+        return [{**shared, "name": statistic.names[0], **numbers}]
     return [
-        {**unknown, "name": name, **{n: float(v[row]) for n, v in found.items()}, **shared}
+        {**shared, "name": name, **{n: float(v[row]) for n, v in found.items()}}
         for row, name in enumerate(statistic.names)
     ]
 
@@ -1167,7 +1168,7 @@ def constant_integer(value: int, count: int) -> IntArray:
 
 def no_releases(layout: Layout, key: Key = ()) -> Releases:
     """An empty table of a plan's releases."""
-    nothing = [np.empty(0)] * len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
+    nothing = [np.empty(0)] * layout.leaf.readings
     complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
     part = Part(
         key,

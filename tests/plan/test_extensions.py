@@ -47,7 +47,7 @@ class Share(Statistic):
     """The share of values above a limit."""
 
     above: float
-    name: ClassVar[str] = "share"
+    name: ClassVar[str] = "beyond"
     clips: ClassVar[bool] = False
 
     def contribute(self, raw_values, lattice):
@@ -190,7 +190,7 @@ class Octaves(Threshold):
 '''
 ENTRIES = """
 [rillet.statistics]
-share = {module}:Share
+beyond = {module}:Share
 bins = {module}:Bins
 [rillet.strategies]
 blocks = {module}:Blocks
@@ -241,7 +241,7 @@ TABLES = {
     "share": """
         epsilon = 1.0
         length = 2000
-        statistic = "share:above=20"
+        statistic = "beyond:above=20"
         """,
     "bins": """
         epsilon = 1.0
@@ -410,9 +410,9 @@ def test_a_statistic_that_does_not_clip_needs_no_range(ours):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"statistic": {"kind": "share"}}, "statistic.above: expected a value, found nothing"),
-        ({"statistic": {"kind": "share", "above": "x"}}, "statistic.above: expected a number"),
-        ({"statistic": {"kind": "share", "abov": 1}}, "statistic.abov: .* did you mean above"),
+        ({"statistic": {"kind": "beyond"}}, "statistic.above: expected a value, found nothing"),
+        ({"statistic": {"kind": "beyond", "above": "x"}}, "statistic.above: expected a number"),
+        ({"statistic": {"kind": "beyond", "abov": 1}}, "statistic.abov: .* did you mean above"),
         ({"statistic": "bins:limits=[1,x]"}, r"statistic.limits\[1\]: expected a number"),
         ({"strategy": "blocks:size=1"}, "strategy.size: expected an integer >= 2, found 1"),
         ({"strategy": "not-one"}, "strategy.kind: expected a Strategy that is a frozen dataclass"),

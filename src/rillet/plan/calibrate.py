@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -200,27 +201,36 @@ def _warm_up(
     """
     if not lag or plan.memory.forgets:
         return None
-    # The warm-up's own release is pure: the threshold may have used up all of delta.
-    of_sum: Strategy = Independent()
-    promise, left = Guarantee(plan.epsilon), Cost(epsilon=spent.epsilon)
+    most = contributions_of(plan).most
+    # Its own release is pure: the threshold may have used up all of delta.  Where it has not, and a
+    # leaf has many columns, Gaussian noise may be less.
+    pure: Strategy = Independent()
     if plan.backfill:
-        of_sum = strategy if strategy.law == "laplace" else SignedDigitTree()
+        pure = strategy if strategy.law == "laplace" else SignedDigitTree()
+    tried = [(pure, Guarantee(plan.epsilon), Cost(epsilon=spent.epsilon))]
+    gaussian = Independent(law="gaussian")
     if first_look:
-        of_sum, promise, left = Independent(law="gaussian"), plan.guarantee, spent
-    leaves = -(-lag // plan.leaf_every) if plan.backfill else 1
-    most, moves = contributions_of(plan).most, plan.statistic.leaf(plan.setting(of_sum.law)).moves
+        tried = [(gaussian, plan.guarantee, spent)]
+    elif plan.delta and not spent.delta and most == 1 and not plan.backfill:
+        tried.append((gaussian, plan.guarantee, spent))
 
-    def all_in_one_leaf(steps: int) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(most * size for size in move) for move in moves(steps))
+    def calibrated(of_sum: Strategy, promise: Guarantee, left: Cost) -> tuple[float, Mechanism]:
+        leaf = plan.statistic.leaf(plan.setting(of_sum.law))
 
-    return Mechanism.calibrate(
-        of_sum,
-        leaves,
-        promise,
-        already=left,
-        observations=largest_number(plan, of_sum, lag),
-        moves=all_in_one_leaf,
-    )
+        def all_in_one_leaf(steps: int) -> tuple[tuple[int, ...], ...]:
+            return tuple(tuple(most * size for size in move) for move in leaf.moves(steps))
+
+        found = Mechanism.calibrate(
+            of_sum,
+            -(-lag // plan.leaf_every) if plan.backfill else 1,
+            promise,
+            already=left,
+            observations=largest_number(plan, of_sum, lag),
+            moves=all_in_one_leaf,
+        )
+        return float(found.unit_variance(found.leaves)[0]) * leaf.typical_factor**2, found
+
+    return min((calibrated(*each) for each in tried), key=itemgetter(0))[1]
 
 
 def _segments(
@@ -237,6 +247,13 @@ def _segments(
         until = min(most, lag + _SPANS_TO_SETTLE * plan.memory.span * plan.leaf_every)
         known = True
     ends = threshold.segment_ends(lag, until, plan.leaf_every)
+    if plan.statistic.learns_once and len(ends) > 1:
+        raise ParameterError(
+            "threshold",
+            "one that is learned once, since bins stay as they are",
+            threshold.name,
+            "give refresh=None, or declare the edges: bins=[0, 10, 20]",
+        )
     can_change = type(main.strategy).covariance is not Strategy.covariance
     splits = plan.statistic.leaf(plan.setting(main.strategy.law)).splits and can_change
     if splits and len(ends) == 1:

@@ -237,7 +237,9 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     if plan.lag == 0 or (plan.lag == "auto" and length < shortest):
         reasons.append("the stream is too short (or lag is 0) to learn a range: clipped at upper.")
         return FixedThreshold()
-    refresh = None if plan.shared_threshold and plan.clock is None else plan.refresh
+    refresh, once = plan.refresh, plan.shared_threshold and plan.clock is None
+    if once or (plan.statistic.learns_once and refresh == "auto"):
+        refresh = None
     again = "again each time the stream has grown"
     if plan.memory.forgets:
         again = "again and again"

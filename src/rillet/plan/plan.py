@@ -45,7 +45,7 @@ from rillet.privacy import ADD_ONE, REPLACE_ONE, UNITS, Guarantee, Person
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
 from rillet.state.uses import Guard, guard_of_state
-from rillet.statistic import STATISTICS, Mean, Memory, Range, Setting, Statistic
+from rillet.statistic import STATISTICS, Mean, Memory, Range, Setting, Several, Statistic
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
@@ -188,7 +188,12 @@ class Plan:
         metavar="M",
         ge=0,
     )
-    statistic: Statistic = option("what is released", default=Mean(), kinds=STATISTICS)
+    statistic: Statistic = option(
+        "what is released; a list of statistics shares the promise",
+        default=Mean(),
+        kinds=STATISTICS,
+        several=Several,
+    )
     threshold: Threshold | Auto = option(
         "how the clipping range is chosen", default="auto", kinds=THRESHOLDS
     )
@@ -479,7 +484,9 @@ class Plan:
     @property
     def bounds(self) -> Range:
         """The public bounds; of a statistic that needs none, those of what is counted."""
-        return Range(0.0, 1.0) if self.upper is None else Range(self.lower, self.upper)
+        if self.upper is None or not self.statistic.clips:
+            return Range(0.0, 1.0)
+        return Range(self.lower, self.upper)
 
     @cached_property
     def clock(self) -> Clock | None:

@@ -146,7 +146,7 @@ def _measured(runs: list[Any], truth: FloatArray, name: str, week: int) -> tuple
 
 
 #: With the strategies of which the theory speaks: at this ε and δ pure noise is somewhat less.
-_MEMORIES: Final[tuple[tuple[str, dict[str, str], Strategy, Callable[[], float]], ...]] = (
+_MEMORIES: Final[tuple[tuple[str, dict[str, Any], Strategy, Callable[[], float]], ...]] = (
     (
         "window of 7 days",
         {"window": "7d"},
@@ -231,7 +231,7 @@ def memory(context: Context) -> Result:
 
 
 #: Whom it protects, and the statistic's memory.
-_QUOTAS: Final[tuple[tuple[Person, dict[str, str]], ...]] = (
+_QUOTAS: Final[tuple[tuple[Person, dict[str, Any]], ...]] = (
     (Person(most=50, apart="7d"), {"window": "7d"}),
     (Person(most=10, apart="7d"), {"window": "7d"}),
     (Person(most=4, apart="7d", within="28d"), {"window": "7d"}),

@@ -2,22 +2,30 @@
 
 from rillet.registry import Registry
 from rillet.statistic.base import Lattice, Leaf, Memory, Range, Setting, Statistic, Totals, Units
-from rillet.statistic.running import Count, Mean, Running, Sum
+from rillet.statistic.counts import Histogram, Quantile
+from rillet.statistic.running import Count, Mean, Running, Share, Sum
+from rillet.statistic.several import Several
 
 STATISTICS = Registry(
-    "a statistic", "rillet.statistics", {kind.name: kind for kind in (Mean, Sum, Count)}
+    "a statistic",
+    "rillet.statistics",
+    {kind.name: kind for kind in (Mean, Sum, Count, Share, Histogram, Quantile)},
 )
 
 __all__ = [
     "STATISTICS",
     "Count",
+    "Histogram",
     "Lattice",
     "Leaf",
     "Mean",
     "Memory",
+    "Quantile",
     "Range",
     "Running",
     "Setting",
+    "Several",
+    "Share",
     "Statistic",
     "Sum",
     "Totals",

@@ -117,6 +117,9 @@ class Lattice(Protocol):
         """The same of one number, on a lattice for all values."""
         raise NotImplementedError
 
+    def on(self, steps: int, count: int) -> Lattice:
+        """The same range in other steps."""
+
 
 class Leaf(ABC):
     """The integer vector of one release interval: the private half of a statistic.
@@ -127,6 +130,8 @@ class Leaf(ABC):
 
     #: Number of columns.
     width: int
+    #: Number of readings.
+    readings: int = 1
     #: What the noise of the first reading is scaled to, in clipping ranges: 1 where one unit moves
     #: one column by the whole range.
     noise_factor: float = 1.0
@@ -139,6 +144,11 @@ class Leaf(ABC):
     corrected: tuple[tuple[int, int | None], ...] = ((0, None),)
     #: Whether the second reading may be all observations, so that none is taken to be missing.
     may_be_complete: bool = False
+
+    @property
+    def typical_factor(self) -> float:
+        """:attr:`noise_factor` over all readings of several statistics: to compare mechanisms."""
+        return self.noise_factor
 
     @abstractmethod
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
@@ -161,7 +171,8 @@ class Leaf(ABC):
         """How far one unit can move a leaf on a lattice of so many steps.
 
         Extreme movements, each as the magnitude of the movement of every column.  Every movement
-        must be, column by column, at most a point of their convex hull.
+        must be, column by column and after some permutation of its columns, at most a point of
+        their convex hull: all columns have the same strategy and the same noise.
         """
 
     def cut(self, steps: int) -> tuple[int, int]:
@@ -237,10 +248,16 @@ class Statistic(ABC):
     name: ClassVar[str]
     #: Raised when anything about the contribution of an observation changes.
     version: ClassVar[int] = 1
+    #: In a list of statistics, the part of the promise that this one gets, if one is given.
+    share: float | None = None
     #: Whether values are clipped to a range, which may then be learned.
     clips: ClassVar[bool] = True
     #: Whether its noise by the clock grows with the distance of the range from 0.
     from_zero: ClassVar[bool] = False
+    #: Whether that range must stay as it was learned first.
+    learns_once: ClassVar[bool] = False
+    #: What :meth:`numbers` does to decoded sums beyond linear maps and ratios, in words.
+    post_processing: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         settle(self)
@@ -295,7 +312,8 @@ class Statistic(ABC):
 
         ``value`` and ``noise_std`` at least, each a function without arguments that gives a number
         or an array, as ``totals`` has them.  With several :attr:`names` an array has one entry for
-        each row, the rows of a release beside each other.
+        each row, the rows of a release beside each other.  The clipping range is added, unless it
+        is here.
 
         **Privacy.** Post-processing.
         """
@@ -312,7 +330,8 @@ class _Declared(Leaf):
     """The leaf that a statistic's own declarations make; a reading for each column."""
 
     def __init__(self, statistic: Statistic, setting: Setting) -> None:
-        self._statistic, self._setting, self.width = statistic, setting, statistic.width
+        self._statistic, self._setting = statistic, setting
+        self.width = self.readings = statistic.width
         spans = statistic.spans(Range(1.0, 2.0))
         if setting.hides_count and any(span.lower for span in spans):
             raise ParameterError(

@@ -20,8 +20,8 @@ third is the sum as it is if nothing is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import isnan, isqrt, sqrt
+from dataclasses import dataclass, replace
+from math import isfinite, isnan, isqrt, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,7 +44,7 @@ from rillet.statistic.base import (
 #: Readings.
 SUM, COUNT, SUM_IF_COMPLETE = range(3)
 #: A count below so many deviations of its noise is lost in it: a mean would be a wild number.
-_LOST = 2.0
+LOST = 2.0
 
 
 class _Values(Leaf):
@@ -79,7 +79,7 @@ class _Centred(Leaf):
     or (0, κ) where none is expected to be missing.
     """
 
-    width = 2
+    width = readings = 2
     count_reading = COUNT
     corrected: tuple[tuple[int, int | None], ...] = ((SUM, COUNT),)
 
@@ -119,6 +119,7 @@ class _Present(_Centred):
     noise) the second costs no more than the first: counting is free.
     """
 
+    readings = 3
     corrected = ((SUM, COUNT), (SUM_IF_COMPLETE, None))
     may_be_complete = True
 
@@ -164,7 +165,7 @@ class _Shares(Leaf):
     **Privacy.** An observation adds (k, K − k), 0 ≤ k ≤ K: it moves its leaf by exactly K in L1.
     """
 
-    width = 2
+    width = readings = 2
     count_reading = COUNT
     corrected = ((SUM, COUNT),)
 
@@ -214,6 +215,70 @@ class _Count(Leaf):
 
 
 @dataclass(frozen=True)
+class _Above:
+    """The lattice of a share: a value above the limit is 1, any other 0, in steps."""
+
+    limit: float
+    steps: int
+    count: int
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def quantise(self, raw_values: Any) -> IntArray:
+        exact_units = np.where(raw_values > self.limit, self.steps, 0)
+        exact_units[np.isnan(raw_values)] = self.steps // 2
+        return exact_units
+
+    def quantise_one(self, raw_value: float) -> int:
+        if isnan(raw_value):
+            return self.steps // 2
+        return self.steps if raw_value > self.limit else 0
+
+    def on(self, steps: int, count: int) -> _Above:
+        return replace(self, steps=steps, count=count)
+
+
+class _Shared(Leaf):
+    """What is contributed to a share: what 0 and 1 contribute to a mean between 0 and 1.
+
+    **Privacy.** As the leaf of that mean.
+    """
+
+    corrected = ()
+
+    def __init__(self, of_mean: Leaf, limit: float) -> None:
+        self._of_mean, self._limit = of_mean, limit
+        self.width, self.readings = of_mean.width, of_mean.readings
+        self.noise_factor = of_mean.noise_factor
+        self.splits, self.count_reading = of_mean.splits, of_mean.count_reading
+        self.may_be_complete = of_mean.may_be_complete
+
+    def _lattice(self, lattice: Lattice) -> Lattice:
+        return _Above(self._limit, lattice.steps, lattice.count)
+
+    def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
+        return self._of_mean.contribute(raw_values, self._lattice(lattice))
+
+    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+        return self._of_mean.contributor(self._lattice(lattice))
+
+    def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
+        return self._of_mean.moves(steps)
+
+    def cut(self, steps: int) -> tuple[int, int]:
+        return self._of_mean.cut(steps)
+
+    def units(self, lattice: Lattice) -> Units:
+        return self._of_mean.units(self._lattice(lattice))
+
+    def offsets(self, clipping: Range) -> tuple[float, ...]:
+        return self._of_mean.offsets(Range(0.0, 1.0))
+
+    def totals(self, observations: Any, mean: float, readings: int) -> tuple[Any, ...]:
+        return self._of_mean.totals(observations, min(max(mean, 0.0), 1.0), readings)
+
+
+@dataclass(frozen=True)
 class Remembering(Statistic):
     """A statistic of all values so far, of a window of the last ones, or with a half-life.
 
@@ -225,6 +290,9 @@ class Remembering(Statistic):
     half_life
         An observation counts half as much after so many further ones, or after a duration such as
         ``"1d"``.
+    share
+        In a list of statistics, the public part of the promise that this one gets, of ε or, with
+        Gaussian noise, of its square: noise grows with one over the share, or over its root.
     """
 
     window: int | str | None = option(
@@ -238,6 +306,14 @@ class Remembering(Statistic):
         default=None,
         metavar="H",
         ge=1,
+    )
+    share: float | None = option(
+        "in a list of statistics, the part of the promise that this one gets, of ε or of its "
+        "square with Gaussian noise; none: as much as others that have none",
+        default=None,
+        metavar="SHARE",
+        gt=0,
+        lt=1,
     )
 
     def __post_init__(self) -> None:
@@ -330,7 +406,7 @@ class _Ratio:
     def _divisor(self) -> Any:
         """The count, or NaN where it is lost in noise."""
         count = self._totals.sums[COUNT]
-        return np.where(count > _LOST * self.count_noise_std(), count, np.nan)
+        return np.where(count > LOST * self.count_noise_std(), count, np.nan)
 
     def mean(self) -> Any:
         totals = self._totals
@@ -408,6 +484,57 @@ class Sum(Running):
     def count_share(self, sums: tuple[Any, ...], clipping: Range) -> Any:
         """A sum is measured from 0: D is the distance of the middle from there."""
         return _share(abs(clipping.middle), clipping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share(Running):
+    """The share of values above a limit.
+
+    Parameters
+    ----------
+    above
+        The limit; a value that equals it is not above it.
+    window, half_life, share
+        As in :class:`Mean`.
+
+    Examples
+    --------
+    >>> Share(above=60).names
+    ('above 60',)
+    """
+
+    name: ClassVar[str] = "share"
+    clips: ClassVar[bool] = False
+    _value: ClassVar[str] = "mean"
+
+    above: float = option("the limit above which values are counted", metavar="LIMIT")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isfinite(self.above):
+            raise ParameterError("above", "a finite number", self.above)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The limit."""
+        return (f"above {self.above:.12g}",)
+
+    def leaf(self, setting: Setting) -> Leaf:
+        """That of a mean of zeros and ones."""
+        return _Shared(super().leaf(setting), self.above)
+
+    def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
+        """The share as the mean, how many there are above the limit as the sum, and the count."""
+        of_mean = Totals(
+            totals.count, totals.sums, totals.covariance, Range(0.0, 1.0), totals.complete
+        )
+        nothing = totals.sums[0] * 0.0
+        ends = {"clip_lower": lambda: nothing, "clip_upper": lambda: nothing + 1.0}
+        return {**super().numbers(of_mean), **ends}
+
+    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+        """As that of a mean between 0 and 1."""
+        return Mean().count_share(sums, Range(0.0, 1.0))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ moves by at most ``steps``.  Everything after the noise is post-processing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -122,7 +123,8 @@ class NoiseSource(Protocol):
 #: Draws of a level under the key in force: different levels are independent.
 Levels: TypeAlias = Callable[[int], NoiseSource]
 #: For a lattice of a number of steps, how far one unit can move a leaf: magnitudes by column.  No
-#: movement may be more, column by column, than a point of their convex hull (norms are convex).
+#: movement may be more, its columns in some order, than a point of their convex hull: what it costs
+#: is convex, and the same in any order.
 Moves: TypeAlias = Callable[[int], tuple[tuple[int, ...], ...]]
 
 
@@ -309,22 +311,17 @@ def _of_column(
 
 
 def _sensitivity(of_column: _OfColumn, moves: tuple[tuple[int, ...], ...]) -> Fraction:
-    """Columns add up, since each has its own nodes; one that never moves moves no node.
+    """Columns add up, since each has its own nodes.
 
-    A column that moves in some of the movements is charged its rounding in all of them: between
-    two of them it moves, and with that the charge is convex, so that their hull is covered.
+    Each is charged its rounding in all movements, also where it does not move: with that the charge
+    is convex and the same in any order of columns, so that all that ``moves`` stands for is covered
+    (docs/proofs/counts.md).
     """
-    moving = [any(sizes) for sizes in zip(*moves, strict=True)]
+    sizes = [Counter(move) for move in moves]
+    charge = {size: of_column(size) for size in set().union(*sizes)}
     return max(
-        sum(
-            (
-                of_column(size)
-                for size, moves_at_all in zip(move, moving, strict=True)
-                if moves_at_all
-            ),
-            Fraction(0),
-        )
-        for move in moves
+        sum((charge[size] * columns for size, columns in move.items()), Fraction(0))
+        for move in sizes
     )
 
 
