@@ -216,6 +216,7 @@ def add_plan_options(
             help_text += f" (default {default})"
         group.add_argument(
             flag,
+            action="append" if option.several is not None else "store",
             type=_reader(option),
             metavar=option.metavar or "KIND",
             help=help_text.replace("%", "%%"),
@@ -258,7 +259,7 @@ def _memory_options() -> list[Option]:
     from rillet.options import options_of
     from rillet.statistic import Mean
 
-    return list(options_of(Mean).values())
+    return [option for option in options_of(Mean).values() if option.name != "share"]
 
 
 def _person_options() -> list[Option]:
@@ -298,12 +299,14 @@ def given_plan_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _remembering(statistic: Any, memory: dict[str, Any]) -> Any:
-    """A statistic with a window or a half-life."""
+    """A statistic, or each of several, with a window or a half-life."""
     from dataclasses import replace
 
     from rillet.options import options_of
     from rillet.statistic import Mean
 
+    if isinstance(statistic, list):
+        return [_remembering(part, memory) for part in statistic]
     statistic = Mean() if statistic is None else statistic
     kind: type = type(statistic)
     for name in memory:

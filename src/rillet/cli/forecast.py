@@ -321,7 +321,7 @@ def _parts(
         for name, std in _noise(plan, widths, guesses, times).items()
     }
     scale = guesses.scale
-    if scale is None or not plan.statistic.clips:
+    if scale is None or not plan.statistic.clipping_moves:
         return stds, np.zeros(times.shape)
     by_excess = _clipping(plan, guesses, times)
     whole, usual = plan.bounds.width, _root_mean_square(widths)
@@ -352,12 +352,12 @@ def _clipping(plan: Plan, guesses: Guesses, t: NDArray[np.int64]) -> FloatArray:
     Of a mean that is 1, of a sum as many as there are values.
     """
     leaf = plan.layout.leaf
-    readings = len(leaf.units(plan.layout.grid(plan.bounds, plan.layout.segments[-1], 0.5)))
-    sums = leaf.totals(guesses.observations(plan, t), 1.0, readings)
+    sums = leaf.totals(guesses.observations(plan, t), 1.0, leaf.readings)
     complete = True if leaf.may_be_complete else None
     count = plan.layout.remembered(t) if plan.clock is None else None
     totals = Totals(count, sums, lambda *_: t * 0.0, plan.bounds, complete)
-    return np.broadcast_to(plan.statistic.numbers(totals)["value"](), t.shape)
+    first = np.ravel(plan.statistic.numbers(totals)["value"]())[:: len(plan.statistic.names)]
+    return np.broadcast_to(first, t.shape)
 
 
 def _root_mean_square(values: FloatArray) -> float:

@@ -207,12 +207,13 @@ def _print(comparison: Comparison, unit: str) -> None:
 
 
 def _table(comparison: Comparison) -> RenderableType:
-    statistic = comparison.plan.statistic.name
+    statistic = comparison.plan.statistic.names[0]
     forecasts = comparison.forecasts
     table = _empty_table("", comparison)
     table.add_row(
         "first release", *(_when(comparison, f.candidate.first_release) for f in forecasts)
     )
+    table.add_row("sums through", *(_strategy(f) for f in forecasts))
     clips = comparison.plan.statistic.clips
     if clips:
         table.add_row("ε₁, for the threshold", *(_threshold_budget(f) for f in forecasts))
@@ -266,6 +267,11 @@ def _threshold_budget(forecast: Forecast) -> str:
     if layout.first_look:
         return str(layout.threshold_cost)
     return f"{float(layout.threshold_cost.epsilon):.4g} of {layout.guarantee.epsilon:g}"
+
+
+def _strategy(forecast: Forecast) -> str:
+    main = forecast.candidate.plan.layout.main
+    return "–" if main is None else f"{main.strategy.name}, {main.strategy.law}"
 
 
 def _threshold(forecast: Forecast) -> str:
@@ -331,7 +337,7 @@ def _in_short(comparison: Comparison, unit: str) -> str:
         return ""
     reach = noise_deviations(0.95, plan.layout.noise_law)
     each = "" if plan.clock is None else f" {period_words(plan.clock.every)}"
-    of_values = f" {unit}" if unit and plan.statistic.name != "count" else ""
+    of_values = f" {unit}" if unit and plan.statistic.names[0] != "count" else ""
     parts: list[str] = []
     for index in sorted({(len(known) - 1) // 2, len(known) - 1}):
         t, std = known[index].t, known[index].noise_std
@@ -339,7 +345,7 @@ def _in_short(comparison: Comparison, unit: str) -> str:
         ended = plan.length is not None and t == plan.last_t
         where = "at the end" if ended else _when(comparison, t)
         parts.append(f"± {show(reach * std, 2)}{of_values}{'' if parts else each} {where}")
-    return f"{plan.statistic.name} {', '.join(parts)} (noise, 95 %)."
+    return f"{plan.statistic.names[0]} {', '.join(parts)} (noise, 95 %)."
 
 
 def _or_dash(value: float | None) -> str:
@@ -423,7 +429,7 @@ def _chart(comparison: Comparison, known: Sequence[Forecast]) -> RenderableType:
             continue
         x, y = curve(each.candidate.plan, each.widths, comparison.guesses, first, width)
         curves.append(Curve(x, y, each.candidate.label, COLOURS[index % len(COLOURS)][0]))
-    title = Text(f"Expected error of the {comparison.plan.statistic.name} (log scales)")
+    title = Text(f"Expected error of the {comparison.plan.statistic.names[0]} (log scales)")
     clock = comparison.plan.clock
     along = "observations" if clock is None else f"ticks of {comparison.plan.every}"
     return Group(title, chart(curves, width=width, along=along))

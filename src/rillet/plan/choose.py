@@ -151,7 +151,7 @@ def _noise(plan: Plan, strategy: Strategy) -> float:
         moves=leaf.moves,
         contributions=contributions_of(plan),
     )
-    return math.sqrt(typical_variance(mechanism, plan.memory)) * leaf.noise_factor
+    return math.sqrt(typical_variance(mechanism, plan.memory)) * leaf.typical_factor
 
 
 def _check_memory(plan: Plan, strategy: Strategy) -> None:

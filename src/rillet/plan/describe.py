@@ -19,12 +19,16 @@ from rillet.release import noise_deviations
 from rillet.statistic import Range
 from rillet.strategy import (
     BinaryTree,
+    BufferedToeplitz,
     DecayedIndependent,
+    DecayedToeplitz,
     HonakerTree,
     Independent,
     Mechanism,
+    RestartedTree,
     SignedDigitTree,
     Strategy,
+    WindowToeplitz,
 )
 from rillet.threshold import SmoothQuantile
 from rillet.times import duration_words, period_words, show_moment
@@ -174,7 +178,9 @@ def _noise(layout: Layout) -> str:
         over = ", divided by how many observations there are"
     reach = noise_deviations(0.95, layout.noise_law) * std
     of_range = " times the clipping range" if declared is None else ""
-    name = layout.statistic.name
+    if layout.statistic.spread_evenly:
+        over += ", if values are spread evenly over the bins"
+    name = layout.statistic.names[0] if len(layout.statistic.names) > 1 else layout.statistic.name
     name = (
         f"the last {name}" if last == layout.length else f"the {name} after {last:,} observations"
     )
@@ -271,9 +277,9 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
     if main is None or not choice.chose_strategy:
         return []
     lines = []
-    chosen = math.sqrt(typical_variance(main, layout.memory)) * layout.leaf.noise_factor
+    chosen = math.sqrt(typical_variance(main, layout.memory)) * layout.leaf.typical_factor
     for other in _others(layout):
-        if other == main.strategy:
+        if (other.name, other.law) == (main.strategy.name, main.strategy.law):
             continue
         leaf = layout.statistic.leaf(replace(layout.setting, law=other.law))
         rival = Mechanism.calibrate(
@@ -283,7 +289,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
             moves=leaf.moves,
             contributions=main.contributions,
         )
-        ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.noise_factor / chosen
+        ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.typical_factor / chosen
         lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
     if layout.lag:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
@@ -297,7 +303,14 @@ def _others(layout: Layout) -> list[Strategy]:
     laws = laws[: 1 + (layout.guarantee.delta > 0)]
     if memory.half_life is not None:
         half_life = memory.half_life
-        return [DecayedIndependent(half_life=half_life, law=law) for law in laws]
+        others: list[Strategy] = [DecayedIndependent(half_life=half_life, law=law) for law in laws]
+        return others + [DecayedToeplitz(half_life=half_life)] * (len(laws) > 1)
     trees: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
-    trees += [BinaryTree(law="gaussian")] * (len(laws) > 1)
-    return trees if memory.window is None else [*map(Independent, laws), *trees]
+    if len(laws) > 1:
+        trees += [BinaryTree(law="gaussian"), BufferedToeplitz()]
+    if memory.window is None:
+        return trees
+    if memory.window > 1:
+        trees += [RestartedTree(window=memory.window)]
+        trees += [WindowToeplitz(window=memory.window)] * (len(laws) > 1)
+    return [*map(Independent, laws), *trees]

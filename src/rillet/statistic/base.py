@@ -135,6 +135,8 @@ class Leaf(ABC):
     #: What the noise of the first reading is scaled to, in clipping ranges: 1 where one unit moves
     #: one column by the whole range.
     noise_factor: float = 1.0
+    #: The same over all numbers, after a while: to compare mechanisms.
+    typical_factor: float = 1.0
     #: Whether the budget is divided between values and counts anew at public times.
     splits: bool = False
     #: The reading that counts values, where there is one.
@@ -144,11 +146,6 @@ class Leaf(ABC):
     corrected: tuple[tuple[int, int | None], ...] = ((0, None),)
     #: Whether the second reading may be all observations, so that none is taken to be missing.
     may_be_complete: bool = False
-
-    @property
-    def typical_factor(self) -> float:
-        """:attr:`noise_factor` over all readings of several statistics: to compare mechanisms."""
-        return self.noise_factor
 
     @abstractmethod
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
@@ -256,6 +253,8 @@ class Statistic(ABC):
     from_zero: ClassVar[bool] = False
     #: Whether that range must stay as it was learned first.
     learns_once: ClassVar[bool] = False
+    #: Whether a forecast takes values to be spread evenly over bins.
+    spread_evenly: ClassVar[bool] = False
     #: What :meth:`numbers` does to decoded sums beyond linear maps and ratios, in words.
     post_processing: ClassVar[tuple[str, ...]] = ()
 
@@ -265,6 +264,11 @@ class Statistic(ABC):
     def memory(self, leaves: Callable[[str, Any], float]) -> Memory:
         """What it looks back on; ``leaves`` turns an option and its value into leaves."""
         return Memory()
+
+    @property
+    def clipping_moves(self) -> bool:
+        """Whether clipping moves its first number, by what it takes from a sum."""
+        return self.clips and not self.spread_evenly
 
     # --- private half ----------------------------------------------------------------------------
 

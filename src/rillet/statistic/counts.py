@@ -194,6 +194,7 @@ class _Bins(Leaf):
             self.count_reading = edges.bins - 1 if without is None else None
             rows = np.array(self._encoding.units(_USUAL_STEPS)) * _USUAL_STEPS
             self.noise_factor = float(np.sqrt(np.mean(np.sum(rows * rows, axis=1))))
+            self.typical_factor = self.noise_factor
 
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         inner = self._edges.inner(Range(lattice.lower, lattice.upper))
@@ -385,6 +386,7 @@ class Quantile(_Binned):
     """
 
     name: ClassVar[str] = "quantile"
+    spread_evenly: ClassVar[bool] = True
     post_processing: ClassVar[tuple[str, ...]] = ("cumulated counts made monotone",)
 
     levels: tuple[float, ...] = option(

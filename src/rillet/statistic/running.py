@@ -148,6 +148,8 @@ class _Pair(_Centred):
 
     #: Half of μ² each, at a mean that lies at the end of the range.
     noise_factor = sqrt(2.0)
+    #: As soon as the split follows the mean.
+    typical_factor = 1.0
     splits = True
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
@@ -249,7 +251,7 @@ class _Shared(Leaf):
     def __init__(self, of_mean: Leaf, limit: float) -> None:
         self._of_mean, self._limit = of_mean, limit
         self.width, self.readings = of_mean.width, of_mean.readings
-        self.noise_factor = of_mean.noise_factor
+        self.noise_factor, self.typical_factor = of_mean.noise_factor, of_mean.typical_factor
         self.splits, self.count_reading = of_mean.splits, of_mean.count_reading
         self.may_be_complete = of_mean.may_be_complete
 

@@ -75,13 +75,11 @@ class _Beside(Leaf):
         # The range is chosen for what is clipped, if anything is.
         first = min(range(len(places)), key=lambda i: not places[i].leaf.corrected)
         self.noise_factor = places[first].leaf.noise_factor / self._parts[first]
+        squares = [
+            (p.leaf.noise_factor / own) ** 2 for p, own in zip(places, self._parts, strict=True)
+        ]
+        self.typical_factor = sqrt(sum(squares) / len(squares))
         self._by_column = sorted(zip(places, self._parts, strict=True), key=lambda p: p[0].column)
-
-    @property
-    def typical_factor(self) -> float:
-        """The root of the mean square over all of them."""
-        squares = [(p.leaf.typical_factor / part) ** 2 for p, part in self._by_column]
-        return sqrt(sum(squares) / len(squares))
 
     def _cut(self, steps: int) -> list[tuple[Leaf, int]]:
         """The leaves in the order of their columns, each with its steps."""
@@ -178,6 +176,16 @@ class Several(Statistic):
         return tuple(dict.fromkeys(chain.from_iterable(p.post_processing for p in self.parts)))
 
     @property
+    def clipping_moves(self) -> bool:
+        """Whether it moves the first."""
+        return self.parts[0].clipping_moves
+
+    @property
+    def spread_evenly(self) -> bool:  # type: ignore[override]
+        """Whether the first does."""
+        return self.parts[0].spread_evenly
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The rows of all of them, one after the other."""
         return tuple(chain.from_iterable(part.names for part in self.parts))
@@ -198,7 +206,7 @@ class Several(Statistic):
         """Each from its own readings; what it does not know is NaN."""
         rows = [len(part.names) for part in self.parts]
         shape, clipping = np.shape(totals.sums[0]), totals.clipping
-        found = []
+        found: list[dict[str, Callable[[], Any]]] = []
         for part, place in zip(self.parts, self._divided(totals), strict=True):
             ends = (clipping.lower, clipping.upper) if part.clips else (np.nan, np.nan)
             same = (partial(_of_each, end, shape, len(part.names)) for end in ends)
