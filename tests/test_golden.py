@@ -19,13 +19,16 @@ from rillet import (
     BufferedToeplitz,
     Count,
     ExponentialQuantile,
+    Histogram,
     HonakerTree,
     Independent,
     Mean,
     Person,
     Plan,
+    Quantile,
     RestartedTree,
     Secret,
+    Share,
     SignedDigitTree,
     SmoothQuantile,
     SquareRootToeplitz,
@@ -105,6 +108,23 @@ PLANS = {
     "persons, window": lambda: by_clock(
         unit=Person(most=5, apart="3h"), statistic=Mean(window="24h")
     ),
+    "share": lambda: plan(lag=0, statistic=Share(above=10.0)),
+    "share, may be missing": lambda: plan(missing="skip", statistic=Share(above=10.0)),
+    "histogram": lambda: plan(statistic=Histogram(bins=[0.0, 5.0, 10.0, 20.0])),
+    "histogram, learned": lambda: plan(lag=100, statistic=Histogram(bins=12)),
+    "quantiles": lambda: plan(lag=100, statistic=Quantile(0.5, 0.9)),
+    "quantiles, pure": lambda: plan(delta=0.0, lag=100, statistic=Quantile(0.5, 0.9, bins=16)),
+    "quantiles, may be missing": lambda: plan(
+        missing="skip", statistic=Quantile(0.5, bins=[0.0, 5.0, 10.0, 20.0])
+    ),
+    "list": lambda: plan(lag=100, statistic=[Mean(share=0.6), Quantile(0.5), Share(above=9.0)]),
+    "clock, share": lambda: by_clock(lag=0, statistic=Share(above=10.0, half_life="20h")),
+    "clock, histogram": lambda: by_clock(lag=0, statistic=Histogram(bins=[0.0, 5.0, 20.0])),
+    "clock, quantiles": lambda: by_clock(statistic=Quantile(0.5, 0.9, window="24h")),
+    "clock, list": lambda: by_clock(statistic=[Count(), Sum(), Histogram(bins=5)]),
+    "persons, quantiles": lambda: by_clock(
+        unit=Person(most=5, apart="3h"), statistic=Quantile(0.5, bins=8)
+    ),
     "keys": lambda: plan(lag=50, length=300, keys=["a", "b", 3]),
     "keys that share a range": lambda: plan(
         lag=90, length=300, keys=["a", "b", 3], shared_threshold=True
@@ -168,7 +188,7 @@ def test_every_mechanism_is_pinned():
     assert thresholds == set(THRESHOLDS.own)
     for by_clock in (False, True):
         statistics = {one.statistic.name for one in layouts if (one.clock is not None) == by_clock}
-        assert statistics == set(STATISTICS.own)
+        assert statistics == {*STATISTICS.own, "list"}
 
 
 @pytest.mark.parametrize("part", ["statistic", "threshold", "strategy"])

@@ -868,16 +868,17 @@ def _picked(units: Sequence[Units], numbers: IntArray) -> Units:
 def _identity(part: Statistic | Threshold | Strategy) -> dict[str, Any]:
     """A part of another package is known by its class, and by the version that it declares."""
     kind = type(part)
-    return {
+    known = {
         "kind": part.name,
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "version": part.version,
-        **(
-            {"parts": [_identity(each) for each in part.parts]}
-            if isinstance(part, Several)
-            else asdict(part)  # type: ignore[call-overload]
-        ),
     }
+    if isinstance(part, Several):
+        return {**known, "parts": [_identity(each) for each in part.parts], "shares": part.shares}
+    options: dict[str, Any] = asdict(part)  # type: ignore[call-overload]
+    if isinstance(part, Statistic):
+        options.pop("share", None)  # alone it has all
+    return {**known, **options}
 
 
 def _calibrated(mechanism: Mechanism) -> dict[str, Any]:

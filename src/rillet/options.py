@@ -456,7 +456,10 @@ def table_of(thing: Any, kinds: Registry, name: str = "") -> dict[str, Any] | li
     if isinstance(parts := getattr(thing, "parts", None), tuple):
         return [table_of(part, kinds, name) for part in parts]
     version = {} if name or thing.version == 1 else {"version": thing.version}
-    return {"kind": kinds.name_of(thing, name), **version, **dataclasses.asdict(thing)}
+    options = dataclasses.asdict(thing)
+    if options.get("share", ...) is None:
+        del options["share"]  # said only in a list of several
+    return {"kind": kinds.name_of(thing, name), **version, **options}
 
 
 def from_text(text: str) -> Any:

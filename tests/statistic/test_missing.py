@@ -13,7 +13,7 @@ import pytest
 
 import rillet
 from helpers.streams import DELTA, SECRET, awkward_values
-from rillet import Count, Mean, Plan, Secret, Sum, TailHistogram, datasets
+from rillet import BufferedToeplitz, Count, Mean, Plan, Secret, Sum, TailHistogram, datasets
 from rillet.gather.grid import Grid
 from rillet.layout import Layout
 from rillet.release import noise_deviations
@@ -269,7 +269,15 @@ def test_a_stream_taken_for_complete_is_covered_whatever_is_missing(law, largest
 
 @pytest.mark.parametrize("statistic", [Mean(), Sum()])
 def test_the_slack_is_what_a_deviation_of_the_count_would_move(statistic):
-    plan = Plan(epsilon=1.0, delta=DELTA, upper=50.0, length=400, lag=0, statistic=statistic)
+    plan = Plan(
+        epsilon=1.0,
+        delta=DELTA,
+        upper=50.0,
+        length=400,
+        lag=0,
+        statistic=statistic,
+        strategy=BufferedToeplitz(),
+    )
     releases = plan.open(secret=SECRET).update_many(np.linspace(5.0, 30.0, 400))
     middle, count_std = 25.0, releases.count_noise_std
     moved = abs(releases.mean - middle) / releases.t if statistic == Mean() else middle

@@ -135,7 +135,7 @@ class Leaf(ABC):
     #: What the noise of the first reading is scaled to, in clipping ranges: 1 where one unit moves
     #: one column by the whole range.
     noise_factor: float = 1.0
-    #: The same over all numbers, after a while: to compare mechanisms.
+    #: The same over all numbers, to compare mechanisms.
     typical_factor: float = 1.0
     #: Whether the budget is divided between values and counts anew at public times.
     splits: bool = False

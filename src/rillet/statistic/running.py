@@ -147,9 +147,7 @@ class _Pair(_Centred):
     """
 
     #: Half of μ² each, at a mean that lies at the end of the range.
-    noise_factor = sqrt(2.0)
-    #: As soon as the split follows the mean.
-    typical_factor = 1.0
+    noise_factor = typical_factor = sqrt(2.0)
     splits = True
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:

@@ -155,7 +155,8 @@ class Several(Statistic):
             raise ParameterError("share", "shares that add up to 1", sum(given))
 
     @property
-    def _shares(self) -> list[float]:
+    def shares(self) -> list[float]:
+        """The share of each."""
         given = [part.share for part in self.parts if part.share is not None]
         others = (1 - sum(given)) / max(1, len(self.parts) - len(given))
         return [others if part.share is None else part.share for part in self.parts]
@@ -200,7 +201,7 @@ class Several(Statistic):
 
     def leaf(self, setting: Setting) -> Leaf:
         """Their leaves side by side."""
-        return _Beside([part.leaf(setting) for part in self.parts], self._shares, setting.law)
+        return _Beside([part.leaf(setting) for part in self.parts], self.shares, setting.law)
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
         """Each from its own readings; what it does not know is NaN."""
@@ -233,7 +234,7 @@ class Several(Statistic):
         leaves = [part.leaf(Setting(by_clock)) for part in self.parts]
         if sum(leaf.readings for leaf in leaves) != len(totals.sums):
             leaves = [part.leaf(Setting(by_clock, missing=True)) for part in self.parts]
-        return _places(leaves, self._shares)
+        return _places(leaves, self.shares)
 
 
 def _of_each(end: Any, shape: tuple[int, ...], rows: int) -> Any:
