@@ -133,15 +133,18 @@ def unknown_name(name: str, what: str, found: str, known: Sequence[str]) -> Para
 
 
 def _plain(value: object) -> object:
-    """Return mappings and lists with plain numbers and texts in them; other objects as they are."""
+    """Return mappings and lists with plain numbers and texts in them; other objects as they are.
+
+    Arrays are lists.
+    """
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    item = getattr(value, "item", None)
-    return item() if callable(item) and getattr(value, "ndim", None) == 0 else value
+    plain = getattr(value, "tolist", None)  # a number or an array of NumPy's
+    return plain() if callable(plain) and hasattr(value, "ndim") else value
 
 
 def _translated(

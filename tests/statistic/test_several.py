@@ -1,0 +1,133 @@
+"""Several statistics under one promise: what each gets."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rillet import (
+    BufferedToeplitz,
+    Count,
+    Histogram,
+    Mean,
+    Plan,
+    Quantile,
+    Secret,
+    Share,
+    SignedDigitTree,
+    Sum,
+)
+
+DELTA = 2.0**-20
+
+
+def plan(statistic: object, **options: object) -> Plan:
+    known = {
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "upper": 50.0,
+        "length": 2000,
+        "every": 100,
+        "lag": 0,
+        "missing": "none",
+    }
+    return Plan(**{**known, **options, "statistic": statistic})
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+@pytest.mark.parametrize("missing", ["none", "skip"])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_noise_grows_as_the_share_says(share, missing, delta):
+    """With Gaussian noise by one over the root of the share, with Laplace noise by one over it."""
+    grown = 1 / math.sqrt(share) if delta else 1 / share
+    strategy = BufferedToeplitz() if delta else SignedDigitTree()
+    values = np.linspace(0.0, 40.0, 2000)
+    edges = (10.0, 20.0, 30.0)
+    for statistic, name in (
+        (Mean, "mean"),
+        (lambda **o: Share(above=20.0, **o), "above 20"),
+        (lambda **o: Histogram(bins=edges, **o), "10 to 20"),
+    ):
+        options = {"missing": missing, "delta": delta, "strategy": strategy}
+        alone, both = (
+            plan(statistic(), **options),
+            plan([statistic(share=share), Count()], **options),
+        )
+        secret = Secret.for_tests(1)
+        one = alone.open(secret=secret).update_many(values)[-1][name]
+        two = both.open(secret=secret).update_many(values)[-1][name]
+        assert two.noise_std / one.noise_std == pytest.approx(grown, rel=0.01)
+
+
+def test_each_number_is_its_own():
+    values = np.random.default_rng(1).exponential(10.0, 2000)
+    statistics = [
+        Quantile(0.5, 0.9, bins=np.linspace(0.0, 50.0, 26)),
+        Mean(share=0.4),
+        Histogram(bins=(5.0, 15.0)),
+        Share(above=12.0),
+        Sum(),
+    ]
+    release = plan(statistics, epsilon=50.0).open().update_many(values)[-1]
+    assert [row["name"] for row in release] == [
+        *("0.5", "0.9", "mean", "up to 5", "5 to 15", "above 15", "above 12", "sum"),
+    ]
+    clipped = np.minimum(values, 50.0)
+    expected = {
+        "0.5": np.quantile(values, 0.5),
+        "0.9": np.quantile(values, 0.9),
+        "mean": clipped.mean(),
+        "5 to 15": np.sum((values > 5) & (values <= 15)),
+        "above 12": np.mean(values > 12),
+        "sum": clipped.sum(),
+    }
+    for name, truth in expected.items():
+        assert release[name].value == pytest.approx(truth, rel=0.02), name
+    assert release["mean"].clip_upper == 50.0
+    assert math.isnan(release["up to 5"].clip_upper)
+    assert math.isnan(release["0.5"].mean)
+    assert release["mean"].mean == release["mean"].value
+
+
+@pytest.mark.parametrize("memory", [{"window": 300}, {"half_life": 200}])
+def test_lists_forget_together(memory):
+    values = np.repeat([10.0, 30.0], 1000)
+    made = plan(
+        [Mean(**memory), Share(above=20.0, **memory), Quantile(0.5, bins=10, **memory)],
+        epsilon=20.0,
+    )
+    release = made.open(secret=Secret.for_tests(3)).update_many(values)[-1]
+    recent = 1.0 if "window" in memory else 1 - 0.5**5
+    assert release["above 20"].value == pytest.approx(recent, abs=0.1)
+    assert release["mean"].value == pytest.approx(10 + 20 * recent, abs=2)
+    assert 25 <= release["0.5"].value <= 30
+
+
+def test_a_statistic_of_another_package_joins_a_list():
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    from rillet.statistic import Range, Statistic
+
+    @dataclass(frozen=True)
+    class Below(Statistic):
+        limit: float = 0.0
+        name: ClassVar[str] = "below"
+        clips: ClassVar[bool] = False
+
+        def contribute(self, raw_values, lattice):
+            return np.where(raw_values < self.limit, lattice.steps, 0)
+
+        def spans(self, clipping):
+            return (Range(0.0, 1.0),)
+
+        def numbers(self, totals):
+            (total,) = totals.sums
+            return {"value": lambda: total, "noise_std": totals.std}
+
+    values = np.linspace(0.0, 40.0, 2000)
+    release = plan([Mean(share=0.8), Below(limit=10.0)]).open().update_many(values)[-1]
+    below = release["below"]
+    assert abs(below.value - 500) < 6 * below.noise_std
