@@ -49,7 +49,8 @@ def plan(**options: object) -> Plan:
     """Of one column, where nothing else is said."""
     known = {"epsilon": 1.0, "delta": DELTA, "upper": 100.0, "length": 900, "missing": "none"}
     given = {**known, **options}
-    memory = given.get("statistic", Sum())
+    statistic = given.get("statistic", Sum())
+    (memory, *_) = statistic if isinstance(statistic, list) else [statistic]
     if given["delta"] and memory.window is None and memory.half_life is None:
         # By itself a plan with so few releases would take pure noise.
         given.setdefault("strategy", BufferedToeplitz())
