@@ -68,10 +68,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     runs = parser.parse_args().runs
     dp.enable_features("contrib")
-    print("| data | quantile | truth | rillet, δ = 2^-20 | rillet, δ = 0 | OpenDP, δ = 0 |")  # noqa: T201
-    print("|---|---|---|---|---|---|")  # noqa: T201
+    print("| data | quantile | truth | rillet, δ = 2^-20 | rillet, δ = 0 | OpenDP, δ = 0 |")
+    print("|---|---|---|---|---|---|")
     for name, (load, upper, length) in DATA.items():
-        values = np.asarray(load(), float)[:length]
+        values = load()[:length]
         truth = np.quantile(values, LEVELS, method="inverted_cdf")
         errors = [
             np.array([release() for _ in range(runs)]) / truth - 1
@@ -87,7 +87,7 @@ def main() -> None:
                 f"(at most {100 * np.abs(each[:, index]).max():.2f} %)"
                 for each in errors
             ]
-            print(f"| {name} | {level:g} | {truth[index]:.4g} | {' | '.join(cells)} |")  # noqa: T201
+            print(f"| {name} | {level:g} | {truth[index]:.4g} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

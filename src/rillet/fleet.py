@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.gather.grid import LARGEST_SUM, Grid, Grids
+from rillet.gather.grid import LARGEST_SUM, Grids
 from rillet.layout import COUNT_SHARES, Layout, Segment, Worth, nearest_share
 from rillet.levels import Tree
 from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
@@ -583,8 +583,7 @@ def begin_main(
         rows_of_state(strategy.noise_process(leaves).start(), count) for _ in range(width)
     ]
     if not page.sums:
-        readings = len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
-        page.sums = [np.zeros(count) for _ in range(readings)]
+        page.sums = [np.zeros(count) for _ in range(layout.leaf.readings)]
     if layout.memory.window is not None:
         page.before = np.zeros((len(page.sums), count, layout.memory.window))
     _begin_segment(layout, page, known, latest)
@@ -799,6 +798,8 @@ class Table:
         for name in self._names:
             self._columns[name][part] = numbers[name]
         for name, column in clipping_fields(layout, clipping, clipped_share).items():
+            if name in self._names:
+                continue
             self._columns[name][part] = np.repeat(np.broadcast_to(column, count), width)
         page.latest = {name: column[part] for name, column in self._columns.items()}
         self._filled = True

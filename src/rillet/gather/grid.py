@@ -124,6 +124,10 @@ class Grids:
         """Not here: no value comes alone."""
         raise NotImplementedError
 
+    def on(self, steps: int, count: int) -> Grids:
+        """The same ranges in other steps, for all values alike."""
+        return Grids(Range(self.lower, self.upper), np.array([steps]), np.array([count]))
+
 
 def _quantise(raw_values: ArrayLike, lower: Any, width: Any, per_unit: Any, steps: Any) -> IntArray:
     raw = np.asarray(raw_values, np.float64)

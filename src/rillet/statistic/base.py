@@ -118,7 +118,12 @@ class Lattice(Protocol):
         raise NotImplementedError
 
     def on(self, steps: int, count: int) -> Lattice:
-        """The same range in other steps."""
+        """The same range in other steps, for all values alike."""
+
+
+def steps_of_all(lattice: Lattice) -> int:
+    """The steps that all values have alike, of a leaf that does not split its budget."""
+    return int(np.max(lattice.steps))
 
 
 class Leaf(ABC):

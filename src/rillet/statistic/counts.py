@@ -42,6 +42,7 @@ from rillet.statistic.base import (
     Setting,
     Totals,
     Units,
+    steps_of_all,
 )
 from rillet.statistic.running import LOST, Remembering
 
@@ -197,22 +198,30 @@ class _Bins(Leaf):
             self.typical_factor = self.noise_factor
 
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
-        inner = self._edges.inner(Range(lattice.lower, lattice.upper))
-        place = np.searchsorted(inner, raw_values)
-        place[np.isnan(raw_values)] = self._of_missing(inner)
-        return self._encoding.table(lattice.steps)[:, place].T
+        clipping = Range(lattice.lower, lattice.upper)
+        if np.ndim(clipping.lower) and self._edges.declared is None:
+            # Each value has bins of its own.
+            edges = self._edges.ends(clipping)[1:-1]
+            place: IntArray = np.array([edge < raw_values for edge in edges]).sum(axis=0)
+        else:
+            place = np.searchsorted(self._edges.inner(clipping), raw_values)
+        place[np.isnan(raw_values)] = self._of_missing
+        return self._encoding.table(steps_of_all(lattice))[:, place].T
 
     def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
         inner = self._edges.inner(Range(lattice.lower, lattice.upper))
         listed = list(map(tuple, self._encoding.table(lattice.steps).T.tolist()))
-        edges, missing = inner.tolist(), listed[self._of_missing(inner)]
+        edges, missing = inner.tolist(), listed[self._of_missing]
         return lambda raw_value: (
             missing if isnan(raw_value) else listed[bisect_left(edges, raw_value)]
         )
 
-    def _of_missing(self, inner: FloatArray) -> int:
+    @cached_property
+    def _of_missing(self) -> int:
+        """Where a missing value is found in the table: behind the bins, or in the middle."""
         if self._setting.missing:
             return self._edges.bins
+        inner = self._edges.inner(Range(0.0, 1.0))
         return int(np.searchsorted(inner, (inner[0] + inner[-1]) / 2))
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
@@ -221,7 +230,7 @@ class _Bins(Leaf):
         return (tuple(int(steps * size) + 3 * rounded for size in sizes),)
 
     def units(self, lattice: Lattice) -> Units:
-        return self._encoding.units(lattice.steps)
+        return self._encoding.units(steps_of_all(lattice))
 
     def offsets(self, clipping: Range) -> tuple[float, ...]:
         return self._encoding.offsets()
@@ -357,7 +366,7 @@ class Histogram(_Binned):
             return beside(list(sums))
 
         def stds() -> Any:
-            return beside([totals.std(reading) for reading in range(len(sums))])
+            return beside([sums[0] * 0.0 + totals.std(row) for row in range(len(sums))])
 
         known = {"count": counts, "count_noise_std": stds}
         return {"value": counts, "noise_std": stds, **known}
@@ -483,7 +492,11 @@ class _Quantiles:
 
     def _distance_std(self, level: float) -> Any:
         """Standard deviations of the noise of a count up to each edge less ``level`` times all."""
-        covariance, last = self._totals.covariance, self._between
+        last, like = self._between, self._count * 0.0
+
+        def covariance(one: int, other: int) -> Any:
+            return self._totals.covariance(one, other) + like
+
         found = np.array([covariance(edge, edge) for edge in range(self._between)])
         if self._hidden:
             both = np.array([covariance(edge, last) for edge in range(self._between)])
@@ -557,5 +570,5 @@ class _Quantiles:
     def count_noise_std(self) -> Any:
         std = self._count * 0.0
         if self._hidden:
-            std = self._totals.std(self._between)
+            std = std + self._totals.std(self._between)
         return beside([std] * len(self._levels))

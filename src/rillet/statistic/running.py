@@ -219,20 +219,19 @@ class _Above:
     """The lattice of a share: a value above the limit is 1, any other 0, in steps."""
 
     limit: float
-    steps: int
-    count: int
+    steps: Any
+    count: Any
     lower: float = 0.0
     upper: float = 1.0
 
     def quantise(self, raw_values: Any) -> IntArray:
         exact_units = np.where(raw_values > self.limit, self.steps, 0)
-        exact_units[np.isnan(raw_values)] = self.steps // 2
-        return exact_units
+        return np.where(np.isnan(raw_values), self.steps // 2, exact_units)
 
     def quantise_one(self, raw_value: float) -> int:
         if isnan(raw_value):
-            return self.steps // 2
-        return self.steps if raw_value > self.limit else 0
+            return int(self.steps // 2)
+        return int(self.steps) if raw_value > self.limit else 0
 
     def on(self, steps: int, count: int) -> _Above:
         return replace(self, steps=steps, count=count)
@@ -532,7 +531,7 @@ class Share(Running):
         ends = {"clip_lower": lambda: nothing, "clip_upper": lambda: nothing + 1.0}
         return {**super().numbers(of_mean), **ends}
 
-    def count_share(self, sums: tuple[float, ...], clipping: Range) -> float:
+    def count_share(self, sums: tuple[Any, ...], clipping: Range) -> Any:
         """As that of a mean between 0 and 1."""
         return Mean().count_share(sums, Range(0.0, 1.0))
 

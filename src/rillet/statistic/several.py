@@ -27,6 +27,7 @@ from rillet.statistic.base import (
     Statistic,
     Totals,
     Units,
+    steps_of_all,
 )
 
 #: The lattice on which movements are compared.
@@ -86,7 +87,8 @@ class _Beside(Leaf):
         return [(place.leaf, max(2, int(steps * part))) for place, part in self._by_column]
 
     def _lattices(self, lattice: Lattice) -> list[tuple[Leaf, Lattice]]:
-        return [(leaf, lattice.on(*leaf.cut(steps))) for leaf, steps in self._cut(lattice.steps)]
+        cuts = self._cut(steps_of_all(lattice))
+        return [(leaf, lattice.on(*leaf.cut(steps))) for leaf, steps in cuts]
 
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         exact_units = np.empty((self.width, len(raw_values)), np.int64)
@@ -216,12 +218,12 @@ class Several(Statistic):
 
         def of_all(name: str) -> Callable[[], Any]:
             def numbers() -> Any:
-                each = [
-                    np.reshape(own[name](), (*shape, count))
-                    if name in own
-                    else np.full((*shape, count), np.nan)
-                    for own, count in zip(found, rows, strict=True)
-                ]
+                each = []
+                for own, count in zip(found, rows, strict=True):
+                    number = own[name]() if name in own else np.nan
+                    if count == 1 or name not in own:
+                        number = np.repeat(np.broadcast_to(number, shape), count)
+                    each.append(np.reshape(number, (*shape, count)))
                 return np.concatenate(each, axis=-1).reshape(-1)
 
             return numbers
