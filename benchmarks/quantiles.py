@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import opendp.prelude as dp
@@ -73,14 +74,12 @@ def main() -> None:
     for name, (load, upper, length) in DATA.items():
         values = load()[:length]
         truth = np.quantile(values, LEVELS, method="inverted_cdf")
-        errors = [
-            np.array([release() for _ in range(runs)]) / truth - 1
-            for release in (
-                lambda values=values, upper=upper: live(values, upper, 2.0**-20),
-                lambda values=values, upper=upper: live(values, upper, 0.0),
-                lambda values=values, upper=upper: batch(values, upper),
-            )
+        runs_of: list[Callable[[], np.ndarray]] = [
+            partial(live, values, upper, 2.0**-20),
+            partial(live, values, upper, 0.0),
+            partial(batch, values, upper),
         ]
+        errors = [np.array([run() for _ in range(runs)]) / truth - 1 for run in runs_of]
         for index, level in enumerate(LEVELS):
             cells = [
                 f"{100 * np.sqrt(np.mean(each[:, index] ** 2)):.2f} % "

@@ -234,7 +234,9 @@ def stored(harness):
 def mean_like(**more):
     whole = table()
     noise = whole.sum_noise_std / whole.t
-    unknown = dict.fromkeys(("noise_covariance", "noise_slack"), np.full(40, np.nan))
+    unknown = dict.fromkeys(
+        ("noise_covariance", "noise_slack", "noise_lower", "noise_upper"), np.full(40, np.nan)
+    )
     public = {**unknown, "count_noise_std": np.zeros(40)}
     return replaced(whole, noise_std=noise, mean_noise_std=noise, **public, **more)
 

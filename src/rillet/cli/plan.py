@@ -213,7 +213,6 @@ def _table(comparison: Comparison) -> RenderableType:
     table.add_row(
         "first release", *(_when(comparison, f.candidate.first_release) for f in forecasts)
     )
-    table.add_row("sums through", *(_strategy(f) for f in forecasts))
     clips = comparison.plan.statistic.clips
     if clips:
         table.add_row("ε₁, for the threshold", *(_threshold_budget(f) for f in forecasts))
@@ -267,11 +266,6 @@ def _threshold_budget(forecast: Forecast) -> str:
     if layout.first_look:
         return str(layout.threshold_cost)
     return f"{float(layout.threshold_cost.epsilon):.4g} of {layout.guarantee.epsilon:g}"
-
-
-def _strategy(forecast: Forecast) -> str:
-    main = forecast.candidate.plan.layout.main
-    return "–" if main is None else f"{main.strategy.name}, {main.strategy.law}"
 
 
 def _threshold(forecast: Forecast) -> str:

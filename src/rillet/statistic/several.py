@@ -241,7 +241,8 @@ class Several(Statistic):
 
 def _of_each(end: Any, shape: tuple[int, ...], rows: int) -> Any:
     """What is the same for all rows of a release."""
-    return np.repeat(np.broadcast_to(end, shape), rows)
+    found = np.broadcast_to(end, shape)
+    return found if rows == 1 else np.repeat(found, rows)
 
 
 def _own(totals: Totals, place: _Place) -> Totals:
