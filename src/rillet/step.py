@@ -1046,10 +1046,7 @@ class _Numbers:
     (Objects and no closures: each key of a block has its own, and a closure is many objects.)
     """
 
-    __slots__ = (
-        *("asked", "clipping", "complete", "covariance", "known"),
-        *("layout", "numbers", "sums", "t"),
-    )
+    __slots__ = ("clipping", "complete", "covariance", "layout", "sums", "t", "worked_out")
 
     def __init__(
         self,
@@ -1062,21 +1059,24 @@ class _Numbers:
     ) -> None:
         self.layout, self.t, self.sums, self.covariance = layout, t, sums, covariance
         self.clipping, self.complete = clipping, complete
-        self.asked: tuple[int, int] | None = None
+        self.worked_out: tuple[Any, ...] | None = None
 
     def __call__(self, name: str, part: slice) -> FloatArray:
-        if self.asked != (part.start, part.stop):
-            self.asked = part.start, part.stop
+        worked_out, asked = self.worked_out, (part.start, part.stop)
+        if worked_out is None or worked_out[0] != asked:
             statistic = self.layout.statistic
             names = len(statistic.names)
-            self.numbers = statistic.numbers(
+            numbers = statistic.numbers(
                 self._totals(slice(part.start // names, part.stop // names))
             )
-            self.known: dict[Callable[[], Any], FloatArray] = {}
-        number = self.numbers[name]
-        if number not in self.known:
-            self.known[number] = np.asarray(number(), np.float64)
-        return self.known[number]
+            # All at once: several threads may ask.
+            worked_out = self.worked_out = asked, numbers, {}
+        _, numbers, known = worked_out
+        number = numbers[name]
+        if number not in known:
+            known[number] = np.asarray(number(), np.float64)
+        found: FloatArray = known[number]
+        return found
 
     def _totals(self, part: slice) -> Totals:
         return Totals(
