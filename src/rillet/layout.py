@@ -634,9 +634,11 @@ class Layout:
     def post_processing(self) -> tuple[str, ...]:
         """What is done to decoded sums."""
         corrects = self.threshold.corrects and self.leaf.corrected
-        done = ("estimated clipped mass added back",) if corrects else ()
-        done += ("made consistent with totals",) if self.levels else ()
-        return done + self.statistic.post_processing
+        return (
+            *(("estimated clipped mass added back",) if corrects else ()),
+            *(("made consistent with totals",) if self.levels else ()),
+            *self.statistic.post_processing,
+        )
 
     # --- what it costs ---------------------------------------------------------------------------
 

@@ -339,6 +339,17 @@ def test_the_same_however_it_is_cut(blocks):
         (lambda: plan(statistic=[Mean(share=0.5), Sum(share=0.6)], upper=9.0), "add up to 1"),
         (lambda: plan(statistic=[Mean(), Mean()], upper=9.0), "differ in their names"),
         (
+            lambda: plan(
+                statistic=Quantile(0.5, bins=(0.0, 1.0)),
+                every="1h",
+                start="2026-01-01T00:00Z",
+                length="9h",
+                keys=["a", "b"],
+                levels=["all"],
+            ),
+            "a single mean, sum, count or share",
+        ),
+        (
             lambda: plan(statistic=[Mean(window=1000), Sum()], upper=9.0),
             "all have the same window or half-life",
         ),

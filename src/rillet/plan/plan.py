@@ -346,6 +346,9 @@ class Plan:
         """Totals need keys that release together, in one clipping range; settle their shares."""
         if not self.keys:
             raise ParameterError("levels", "none where no keys are declared", self._level_names)
+        if self.statistic.one_lattice:
+            expected = "a single mean, sum, count or share, where keys have totals"
+            raise ParameterError("statistic", expected, self.statistic.name)
         if self.clock is None:
             raise ParameterError(
                 "levels",

@@ -123,7 +123,10 @@ class Lattice(Protocol):
 
 def steps_of_all(lattice: Lattice) -> int:
     """The steps that all values have alike, of a leaf that does not split its budget."""
-    return int(np.max(lattice.steps))
+    steps = int(np.max(lattice.steps))
+    if np.min(lattice.steps) != steps:  # public
+        raise ValueError("expected the same steps for all keys")
+    return steps
 
 
 class Leaf(ABC):
@@ -258,6 +261,8 @@ class Statistic(ABC):
     from_zero: ClassVar[bool] = False
     #: Whether that range must stay as it was learned first.
     learns_once: ClassVar[bool] = False
+    #: Whether all keys must have the same steps, so that totals cannot have a share of their own.
+    one_lattice: ClassVar[bool] = False
     #: Whether a forecast takes values to be spread evenly over bins.
     spread_evenly: ClassVar[bool] = False
     #: What :meth:`numbers` does to decoded sums beyond linear maps and ratios, in words.

@@ -289,6 +289,8 @@ class _Edges:
 class _Binned(Remembering):
     """A statistic that counts values in bins."""
 
+    one_lattice: ClassVar[bool] = True
+
     bins: int | tuple[float, ...] = option(
         "the number of equal parts of the clipping range, which is then learned once, or declared "
         "edges, such as [0, 10, 20, 50], which need no clipping range",

@@ -144,6 +144,7 @@ class Several(Statistic):
 
     parts: tuple[Statistic, ...]
     name: ClassVar[str] = "list"
+    one_lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         repeated = {name for name in self.names if self.names.count(name) > 1}
