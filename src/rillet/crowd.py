@@ -20,7 +20,7 @@ from rillet.gather.grid import Grid
 from rillet.layout import Layout, Worth
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.release import NUMBERS, Key, Release, Releases, Rows
-from rillet.statistic import Units
+from rillet.statistic import Range, Units
 from rillet.step import (
     EXPLAINED,
     Ahead,
@@ -29,6 +29,7 @@ from rillet.step import (
     clipping_fields,
     filled,
     no_releases,
+    numbers_of,
     ranges,
     read,
     stream_ended,
@@ -55,6 +56,29 @@ class _Round(NamedTuple):
     t: IntArray
     sums: list[FloatArray]
     complete: NDArray[np.bool_] | None
+
+
+class Block(NamedTuple):
+    """What a block contributes, for each observation and column, and when it came.
+
+    ``noisy`` are the nodes that it completed, as they were released, in the order of rounds.
+    """
+
+    key_of: IntArray
+    exact_units: IntArray
+    at: int
+    noisy: IntArray | None = None
+
+
+class _Nodes:
+    """Nodes that were released, round after round."""
+
+    def __init__(self, noisy: IntArray) -> None:
+        self._noisy, self._used = noisy, 0
+
+    def next(self, count: int) -> IntArray:
+        self._used += count
+        return self._noisy[:, self._used - count : self._used]
 
 
 class Crowd:
@@ -86,7 +110,13 @@ class Crowd:
         if layout.memory.window is not None:
             readings = len(layout.leaf.units(Grid(0.0, 1.0, *layout.leaf.cut(2))))
             self._before = np.zeros((readings, count, layout.memory.window))
-        self._latest: dict[str, FloatArray] = {}
+        #: What the last call did, and whose noise it drew; None and empty once it is kept.
+        self.changed: Block | None = None
+        self.drew: set[int] = set()
+        self.numbered: dict[int, int] = {}
+        names = (*numbers_of(layout), *clipping_fields(layout, Range(0.0, 1.0), 0.0))
+        rows = count, len(layout.statistic.names)
+        self._latest = {name: np.full(rows, np.nan) for name in names}
         self._latest_t, self._latest_at = np.zeros((2, count), np.int64)
 
     # --- absorbing -------------------------------------------------------------------------------
@@ -103,9 +133,19 @@ class Crowd:
             raise stream_ended(layout, int(self.t[index] + counts[index]), self.keys[index])
         if not len(key_of):
             return no_releases(layout)
-        lattice = self._lattice(layout)
-        exact_units = layout.leaf.contribute(filled(layout, raw_values), lattice.grid)
-        exact_units = exact_units.reshape(len(key_of), -1)
+        grid = self._lattice(layout).grid
+        exact_units = layout.leaf.contribute(filled(layout, raw_values), grid)
+        return self.add(layout, Block(key_of, exact_units.reshape(len(key_of), -1), at))
+
+    def add(self, layout: Layout, block: Block) -> Releases:
+        """Add contributions to the leaves of their keys, and release those that are complete.
+
+        The noisy nodes of a block that was added before are released again, and nothing is drawn.
+        """
+        key_of, exact_units, at, noisy = block
+        counts = np.bincount(key_of, minlength=len(self.keys))
+        lattice, nodes = self._lattice(layout), None if noisy is None else _Nodes(noisy)
+        released: list[IntArray] = []
         order = np.argsort(key_of, kind="stable")
         ends = np.cumsum(counts)
         # How many of its key come before each in the block.
@@ -115,9 +155,13 @@ class Crowd:
         for end in np.cumsum(np.bincount(rank)).tolist():
             arrival = by_rank[begin:end]
             begin = end
-            done = self._round(layout, lattice, arrival, key_of[arrival], exact_units[arrival])
+            rows, exact = key_of[arrival], exact_units[arrival]
+            done = self._round(layout, lattice, arrival, rows, exact, nodes, released)
             if done is not None:
                 rounds.append(done)
+        if noisy is None:
+            none = np.empty((len(self._ahead), 0), np.int64)
+            self.changed = block._replace(noisy=np.concatenate([none, *released], axis=1))
         return self._released(layout, lattice, rounds, at)
 
     def _lattice(self, layout: Layout) -> _Lattice:
@@ -136,6 +180,8 @@ class Crowd:
         arrival: IntArray,
         rows: IntArray,
         exact_units: IntArray,
+        nodes: _Nodes | None,
+        released: list[IntArray],
     ) -> _Round | None:
         """The next observation of some keys; what their leaves release, where they are complete."""
         mechanism = layout.main
@@ -154,14 +200,20 @@ class Crowd:
             for exact_partial in self._exact_partial:
                 exact_partial[rows] = 0
         leaf = -(-t // layout.every)
-        noise = self._noise(layout, rows, leaf)
+        noise = self._noise(layout, rows, leaf) if nodes is None else []
         encoder = mechanism.strategy.encoder(mechanism.leaves)
         decoder = mechanism.strategy.decoder(mechanism.leaves)
-        prefixes = []
+        prefixes, noisy_nodes = [], None if nodes is None else nodes.next(len(rows))
         for column, exact in enumerate(exact_leaves):
-            noisy = encoder.encode_each(self._encoders[column], rows, leaf, exact) + noise[column]
+            exact_nodes = encoder.encode_each(self._encoders[column], rows, leaf, exact)
+            if noisy_nodes is None:
+                noise[column] += exact_nodes
+                noisy = noise[column]
+            else:
+                noisy = noisy_nodes[column]
             prefix = decoder.decode_each(self._decoders[column], rows, leaf, noisy)
             prefixes.append(prefix * 1.0)
+        released.append(np.array(noise))
         sums = read(layout, lattice.anchor, lattice.units, lattice.offsets, t, prefixes)
         if self._before is not None:
             place = leaf % self._before.shape[2]
@@ -197,6 +249,7 @@ class Crowd:
             for part, new in zip(states, after, strict=True):
                 part[rows] = new
         self._drawn[rows] += count
+        self.drew.update(rows.tolist())
         for row, secret in zip(rows.tolist(), secrets, strict=True):
             self._secrets[row] = secret.ratchet()
 
@@ -269,8 +322,6 @@ class Crowd:
         columns: Mapping[str, FloatArray],
         width: int,
     ) -> None:
-        if not self._latest:
-            self._latest = {name: np.full((len(self.keys), width), np.nan) for name in columns}
         backwards = rows[::-1]
         last_rows, place = np.unique(backwards, return_index=True)
         last = len(rows) - 1 - place
@@ -325,7 +376,47 @@ class Crowd:
             latest=self.latest(layout, index),
         )
 
+    def forget_changes(self) -> None:
+        """What happened has been committed."""
+        self.changed, self.drew, self.numbered = None, set(), {}
+
+    # --- as arrays, to be kept -------------------------------------------------------------------
+
+    def noise_of(self, row: int) -> tuple[Secret, list[Any]]:
+        """The secret of a key's next ratchet step, and what is drawn up to it."""
+        states = [part[row] for own in self._processes for part in own]
+        return self._secrets[row], [
+            int(self._drawn[row]),
+            [own[row] for own in self._ahead],
+            states,
+        ]
+
+    def set_noise(
+        self, row: int, secret: Secret, drawn: int, ahead: list[IntArray], states: list[Any]
+    ) -> None:
+        """Undo :meth:`noise_of`."""
+        self._secrets[row], self._drawn[row] = secret, drawn
+        kept = (*self._ahead, *(part for own in self._processes for part in own))
+        for part, was in zip(kept, (*ahead, *states), strict=True):
+            part[row] = was
+
+    def arrays(self, keys: slice) -> list[NDArray[Any]]:
+        """All else of some keys, in a fixed order; changed, they change the streams."""
+        states = (*self._encoders, *self._decoders)
+        before = [] if self._before is None else list(self._before)
+        return [
+            part[keys]
+            for part in (
+                *(self.t, self.sequence, self._complete, self._latest_t, self._latest_at),
+                *self._exact_partial,
+                *(part for own in states for part in own),
+                *before,
+                *self._latest.values(),
+            )
+        ]
+
     def note_sequence(self, numbers: Mapping[int, int]) -> None:
         """The last sequence number of some keys that was absorbed."""
         for index, number in numbers.items():
             self.sequence[index] = number
+        self.numbered.update(numbers)

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import test_crowd as crowds
 from tests.test_fleet import STATISTICS, arrivals, columns, make, run
 
 import rillet
+import rillet.layout
+import rillet.plan.calibrate
 from rillet import fleet
 from rillet.errors import StateError
 from rillet.state import fleets
@@ -20,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pages, which are written whole now and then."""
     monkeypatch.setattr(fleet, "PAGE", 4)
     monkeypatch.setattr(fleets, "PAGE", 4)
-    monkeypatch.setattr(fleets, "_FEWEST_CHANGES", 2**14)
+    monkeypatch.setattr(fleets, "_FEWEST_CHANGES", 2**12)
 
 
 def _kill(streams: rillet.Streams) -> None:
@@ -126,4 +129,55 @@ def test_a_key_takes_less_than_a_kilobyte(tmp_path: Path, monkeypatch: pytest.Mo
         assert changes <= streams.store.fleet.bytes_of_pages + 2**14
         largest = max(largest, page)
     assert largest < 1000 * len(keys)
+    streams.close()
+
+
+# --- by count ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", crowds.PLANS)
+def test_by_count_after_kills_and_restarts_as_without(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rillet.layout, "MANY_KEYS", 4)
+    monkeypatch.setattr(rillet.plan.calibrate, "MANY_KEYS", 4)
+    monkeypatch.setattr(rillet.layout, "KEYED_RATCHET_EVERY", 16)
+    plan, rng = crowds.make(name), np.random.default_rng(6)
+    data = crowds.observations(3)
+    alone = crowds.one_by_one(plan)
+    streams = plan.open_folder(tmp_path / "state", secret=crowds.SECRET)
+    assert streams.store.crowd is not None
+    written_whole = 0
+    for raw_values, key_of in crowds.blocks(data, np.sort(rng.integers(0, len(data[0]), 25))):
+        expected = alone.absorb(raw_values, key_of)
+        got = streams.absorb(raw_values, key_of)
+        if rng.random() < 0.5:
+            _kill(streams)
+            streams = plan.open_folder(tmp_path / "state")
+            if len(expected):
+                ((_, got),) = streams.store.undelivered()
+        assert columns(got) == columns(expected)
+        streams.store.acknowledge(streams.store.progress.batch, {"sink": None})
+        written_whole += streams.store.has(("page", 0))
+    assert written_whole
+    for key in plan.keys:
+        assert streams.latest(key) == alone.latest(key)
+        assert streams.t(key) == alone.t(key)
+    streams.close()
+
+
+def test_by_count_sequence_numbers_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rillet.layout, "MANY_KEYS", 4)
+    monkeypatch.setattr(rillet.plan.calibrate, "MANY_KEYS", 4)
+    plan = crowds.make("mean")
+    streams = plan.open_folder(tmp_path / "state")
+    numbers = np.array([4, 9, 6])
+    streams.absorb(np.ones(3), np.array([0, 5, 0]), sequence=numbers)
+    _kill(streams)
+    streams = plan.open_folder(tmp_path / "state")
+    assert streams.store.crowd.sequence[[0, 5, 1]].tolist() == [6, 9, -1]
+    streams.absorb(np.ones(3), np.array([0, 5, 1]), sequence=numbers)
+    assert [streams.t(key) for key in ("k0", "k5", "k1")] == [2, 1, 1]
     streams.close()

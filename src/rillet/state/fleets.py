@@ -11,12 +11,13 @@ depends on public numbers only, but for values that wait for their tick.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from rillet.crowd import Block, Crowd
 from rillet.errors import StateError
 from rillet.fleet import (
     PAGE,
@@ -261,11 +262,7 @@ class KeptFleet:
         What happened is written page by page, until that takes as much as the pages themselves;
         then they are.
         """
-        if self._writing is not None:
-            raise StateError(
-                "state: a commit failed, and what is in memory is ahead of the disk; open the "
-                "state again: it goes on where it stopped"
-            )
+        _check_kept(self._writing)
         fleet, parts, buffered = self.fleet, self.fleet.common.raw_buffer, self._buffered
         if releases is not None:
             self._waiting[batch] = releases
@@ -328,3 +325,90 @@ class KeptFleet:
         self._writing()
         self._writing = None
         self.fleet.forget_changes()
+
+
+class KeptCrowd:
+    """Keys that are stepped together by count, and what of them is on disk.
+
+    Their noise is kept key by key, whenever some is drawn; the rest in pages, now and then, with
+    the blocks that came since.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        keys: tuple[Key, ...],
+        rows: Rows,
+        noise_of: Iterable[tuple[Secret, bytes]],
+    ) -> None:
+        read = list(noise_of)
+        self.crowd = Crowd(layout, keys, (secret for secret, _ in read))
+        for row, (secret, content) in enumerate(read):
+            if content:
+                self.crowd.set_noise(row, secret, *unpack(content))
+        for number, page in enumerate(self._pages):
+            if rows.has(("page", number)):
+                kept = unpack(rows.read_row(("page", number)))
+                for part, was in zip(self.crowd.arrays(page), kept, strict=True):
+                    part[...] = was
+        #: Bytes of each block since the pages were written.
+        self._blocks: dict[int, int] = {}
+        for number in rows.numbers_of_changes(0):
+            content = rows.read_row(("change", 0, number))
+            key_of, exact_units, at, noisy, sequence = unpack(content)
+            self.crowd.add(layout, Block(key_of, exact_units, at, noisy))
+            self.crowd.note_sequence(dict(sequence))
+            self._blocks[number] = len(content)
+        self._written: Callable[[], None] | None = None
+
+    @property
+    def _pages(self) -> Iterator[slice]:
+        for first in range(0, len(self.crowd.keys), PAGE):
+            yield slice(first, first + PAGE)
+
+    def changed(
+        self, number: int
+    ) -> tuple[Iterator[tuple[Address, bytes]], list[Address], dict[int, tuple[Secret, bytes]]]:
+        """Rows to write since the last commit, rows to delete, and noise that was drawn."""
+        _check_kept(self._written)
+        crowd, block, sequences = self.crowd, self.crowd.changed, self.crowd.numbered
+        noise = {}
+        for row in sorted(crowd.drew):
+            secret, drawn = crowd.noise_of(row)
+            noise[row] = secret, pack(drawn)
+        content = b""
+        if block is not None or sequences:
+            none = np.empty((0, 0), np.int64)
+            key_of = np.empty(0, np.int64)
+            block = block or Block(key_of, none, 0, none)
+            content = pack([*block, [list(one) for one in sequences.items()]])
+        size = sum(self._blocks.values()) + len(content)
+        whole = size > max(_FEWEST_CHANGES, sum(part.nbytes for part in crowd.arrays(slice(None))))
+
+        def written_over() -> None:
+            if whole:
+                self._blocks = {}
+            elif content:
+                self._blocks[number] = len(content)
+            crowd.forget_changes()
+
+        self._written = written_over
+        if whole:
+            pages = enumerate(self._pages)
+            rows = ((("page", at), pack(crowd.arrays(page))) for at, page in pages)
+            return iter(rows), [("change", 0, one) for one in self._blocks], noise
+        return iter([(("change", 0, number), content)] if content else []), [], noise
+
+    def take_over(self) -> None:
+        """All of it was written."""
+        assert self._written is not None
+        self._written()
+        self._written = None
+
+
+def _check_kept(written: Callable[[], None] | None) -> None:
+    if written is not None:
+        raise StateError(
+            "state: a commit failed, and what is in memory is ahead of the disk; open the state "
+            "again: it goes on where it stopped"
+        )

@@ -136,6 +136,8 @@ def open_folder(
         _check_mark(folder, store, restored=restored)
         if layout.fleet:
             store.load_fleet(tree)
+        elif layout.crowd and len(keys) == layout.keys:
+            store.load_crowd(keys)
     except BaseException:
         store.close()
         raise

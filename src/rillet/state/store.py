@@ -34,6 +34,7 @@ from typing import IO, Any, Final
 import numpy as np
 from cryptography.exceptions import InvalidTag
 
+from rillet.crowd import Crowd
 from rillet.errors import OutputError, RilletError, StateError
 from rillet.fleet import Fleet
 from rillet.gather.gate import ENTRY, Entries, Gate, GateRule
@@ -56,7 +57,7 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 7
+VERSION: Final = 8
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -178,6 +179,7 @@ class SqliteStore:
         self._log_cut, self._closed = time.monotonic(), False
         self.gate: Gate | None = None
         self._kept_fleet: fleets.KeptFleet | None = None
+        self._kept_crowd: fleets.KeptCrowd | None = None
         #: Bytes in each row of the gate.
         self._gate_rows: dict[Address, int] = {}
         with self._guarded("read"):
@@ -359,6 +361,8 @@ class SqliteStore:
 
     def read(self, layout: Layout, index: int) -> Kept:
         """One key's stream, with its learning buffer."""
+        if self.crowd is not None:
+            return Kept(self.crowd.state(layout, index), int(self.crowd.sequence[index]))
         return self._stored(layout, index).kept
 
     def _stored(self, layout: Layout, index: int) -> _Stored:
@@ -445,11 +449,18 @@ class SqliteStore:
             if progress.batch > self.progress.batch:
                 written["outbox", progress.batch] = releases.to_bytes()
             rows = iter(written.items())
+        if self._kept_crowd is not None:
+            more, replaced, noise = self._kept_crowd.changed(self.commits)
+            drawn = (
+                (("stream", row), _stream_content(own, -1, c)) for row, (own, c) in noise.items()
+            )
+            rows, gone = chain(rows, more, drawn), [*gone, *replaced]
         added, replaced = self._gate_change(entries, progress.ticks)
         self._write(chain(rows, added.items()), [*gone, *replaced], progress, pool)
         self._take_over(stored)
-        if self._kept_fleet is not None:
-            self._kept_fleet.take_over()
+        for together in (self._kept_fleet, self._kept_crowd):
+            if together is not None:
+                together.take_over()
         if self.gate is not None:
             self.gate.take_over(entries, progress.ticks)
             self._note_gate_rows(added, replaced)
@@ -497,8 +508,24 @@ class SqliteStore:
             self._layout, tree, self, range(delivered + 1, self.progress.batch + 1)
         )
 
-    #: By count, streams are stepped one by one here.
-    crowd = None
+    @property
+    def crowd(self) -> Crowd | None:
+        """All streams at once by count, where their range is known."""
+        return None if self._kept_crowd is None else self._kept_crowd.crowd
+
+    def load_crowd(self, keys: tuple[Key, ...]) -> None:
+        """Read all keys, and do again what happened to them since their pages were written."""
+        layout, learned = self._layout, self.progress.range
+        assert layout is not None
+        known = layout if learned is None else layout.with_range(learned)
+        noise = (self._noise_of(index) for index in range(len(keys)))
+        self._kept_crowd = fleets.KeptCrowd(known, keys, self, noise)
+
+    def _noise_of(self, index: int) -> tuple[Secret, bytes]:
+        content = self._read(("stream", index))
+        _, size, _ = _HEAD.unpack_from(content)
+        end = _HEAD.size + size
+        return Secret.from_bytes(content[_HEAD.size : end]), content[end:]
 
     @property
     def fleet(self) -> Fleet | None:
