@@ -54,7 +54,7 @@ def one_by_one(plan: rillet.Plan) -> Streams:
     """The same streams, each stepped by itself."""
     secrets = [plan.stream_secret(SECRET, key, "") for key in plan.keys]
     shared = plan.stream_secret(SECRET, (), "") if plan.shared_threshold else None
-    return Streams(plan.layout, plan.keys, MemoryStore(secrets, shared))
+    return Streams(plan.layout, plan.tree, MemoryStore(secrets, shared))
 
 
 def observations(seed: int) -> tuple[np.ndarray, np.ndarray]:

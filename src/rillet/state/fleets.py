@@ -34,7 +34,7 @@ from rillet.fleet import (
 from rillet.layout import Layout
 from rillet.levels import Tree
 from rillet.noise import IntArray, Secret
-from rillet.release import Releases
+from rillet.release import Key, Releases
 from rillet.state.base import POOL
 from rillet.state.binding import Address
 from rillet.statistic import Range

@@ -41,7 +41,7 @@ from rillet.gather.gate import ENTRY, Entries, Gate, GateRule
 from rillet.layout import Layout
 from rillet.levels import Tree
 from rillet.noise import Secret, random_name
-from rillet.release import Releases
+from rillet.release import Key, Releases
 from rillet.state import encoding, fleets
 from rillet.state.base import POOL, Absorbed, Kept, Pool, Progress
 from rillet.state.binding import Address, Binding, name_of
