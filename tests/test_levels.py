@@ -82,6 +82,10 @@ def test_totals_can_name_their_keys():
         ({"keys": ()}, "none where no keys are declared"),
         ({"every": 1, "start": None, "length": 100}, "none in a run by count"),
         ({"lag": 50}, "one clipping range for all keys"),
+        (
+            {"lag": 50, "shared_threshold": True, "unit": Person(most=3)},
+            "a declared range where persons are protected",
+        ),
         ({"keys": ["a", "b"]}, "at least 2 parts"),
         ({"levels": {"all": 0.5, "region": 0.5}}, "leave some of the budget"),
         ({"levels": {"all": 1.5}}, "between 0 and 1"),
@@ -341,20 +345,56 @@ def test_each_observation_enters_its_key_and_its_totals(monkeypatch):
     np.testing.assert_allclose(found, clipped_totals(plan, ticks), atol=0.01)
 
 
+def test_a_range_that_all_keys_learn_together(monkeypatch):
+    """In the warm-up and after it, with hardly any noise: totals are the sums of their keys."""
+    shared = {"lag": 6, "shared_threshold": True, "upper": 1000.0, "statistic": Sum()}
+    plan = plan_of(epsilon=1e6, delta=0.0, **shared)
+    taken = []
+
+    def raw(self, readings, covariances):
+        taken.append((readings[..., 0], covariances[..., 0]))
+        return readings, covariances
+
+    monkeypatch.setattr(Tree, "consistent", raw)
+    _, released = fed(plan)
+    assert len(taken) == 30 - 6 + 1
+    assert released.clip_upper.max() < 100.0
+    for readings, covariances in taken:
+        for own in plan.tree.total_of:
+            for total in np.unique(own):
+                parts = np.flatnonzero(own == total)
+                told = np.sqrt(covariances[0, 0, total] + covariances[0, 0, parts].sum())
+                apart = readings[0, total] - readings[0, parts].sum()
+                assert abs(apart) < 50 * told + 1e-3 * readings[0, total]
+    (worst,) = {c.cost for c in plan.layout.charges().totals() if c.last and c.last <= 6}
+    assert worst.within(plan.guarantee)
+    noisy = plan_of(**shared)
+    labels = [event.label for event in noisy.layout.events()]
+    assert sum("first 6 ticks" in label for label in labels) == 3  # of a key and of two totals
+
+
 def numbers(table: Releases) -> np.ndarray:
     return np.array([np.asarray(getattr(table, name), np.float64) for name in ("t", *NUMBERS)])
 
 
 @pytest.mark.parametrize("page", [2, 2**14])
-@pytest.mark.parametrize("statistic", [Mean(), Sum(window="5h")], ids=repr)
-def test_blocks_and_restarts_change_nothing(tmp_path, monkeypatch, statistic, page):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"statistic": Mean()},
+        {"statistic": Sum(window="5h")},
+        {"statistic": Sum(), "lag": 6, "shared_threshold": True},
+    ],
+    ids=repr,
+)
+def test_blocks_and_restarts_change_nothing(tmp_path, monkeypatch, options, page):
     monkeypatch.setattr("rillet.fleet.PAGE", page)
     monkeypatch.setattr("rillet.state.fleets.PAGE", page)
-    plan = plan_of(statistic=statistic)
+    plan = plan_of(**options)
     streams, whole = fed(plan)
     for cuts in ({1}, {7, 8, 20}, set(range(30))):
         again, table = fed(plan, cuts)
-        assert table.keys == whole.keys
+        assert [table.keys[i] for i in table.key_of] == [whole.keys[i] for i in whole.key_of]
         assert np.array_equal(numbers(table), numbers(whole), equal_nan=True)
         assert again.rollup() == streams.rollup()
     values, key_of, tick_of = observations(len(KEYS), 30, 2)

@@ -330,16 +330,19 @@ class Fleet:
         common.raw_buffer = []
         mechanism, leaf = layout.warm_up, layout.warm_up_leaf
         if mechanism is not None:
-            steps, count = (np.array([each]) for each in leaf.cut(mechanism.steps))
             learned = common.found[0]
-            for page, rows, raw_part in self._by_page(key_of, raw_values):
+            for own_of in (key_of, *(total_of[key_of] for total_of in self.tree.total_of)):
+                for page, rows, raw_part in self._by_page(own_of, raw_values):
+                    cuts = _warm_up_cuts(layout, page)
 
-                def grids(part: slice, page: Page = page, rows: IntArray = rows) -> Grids:
-                    group = page.group[rows[part]]
-                    ends = learned.range_of(group)
-                    return Grids(ends, steps, count)
+                    def grids(
+                        part: slice, page: Page = page, rows: IntArray = rows, cuts: Any = cuts
+                    ) -> Grids:
+                        own = rows[part]
+                        ends = learned.range_of(page.group[own])
+                        return Grids(ends, *(cut[own] if len(cut) > 1 else cut for cut in cuts))
 
-                add_up(leaf, grids, page.exact_partial, rows, raw_part)
+                    add_up(leaf, grids, page.exact_partial, rows, raw_part)
         for page in self.pages:
             warm_up: list[IntArray] = []
             if mechanism is not None:
@@ -551,7 +554,7 @@ def begin_main(
     page.after, page.removed = page.t, np.zeros(count)
     page.prefixes = [np.zeros(count) for _ in range(width)]
     if mechanism is not None:
-        grids = Grids(clipping, *(np.array([each]) for each in leaf.cut(mechanism.steps)))
+        grids = Grids(clipping, *_warm_up_cuts(layout, page))
         decoder = mechanism.strategy.decoder(mechanism.leaves)
         prefixes = [
             decoder.decode_each(rows_of_state(decoder.start(), count), slice(None), 1, nodes) * 1.0
@@ -717,8 +720,17 @@ def _warm_up_units(layout: Layout, page: Page, found: Found) -> Units:
     if layout.warm_up is None:
         return ()
     clipping = found.range_of(page.group)
-    cut = layout.warm_up_leaf.cut(layout.warm_up.steps)
-    return layout.warm_up_leaf.units(Grids(clipping, *(np.array([each]) for each in cut)))
+    return layout.warm_up_leaf.units(Grids(clipping, *_warm_up_cuts(layout, page)))
+
+
+def _warm_up_cuts(layout: Layout, page: Page) -> tuple[IntArray, IntArray]:
+    """As :func:`_cuts`, in the warm-up: one for all keys, or for each where there are totals."""
+    mechanisms = [layout.warm_up, *(level.warm_up for level in layout.levels)]
+    cuts = np.array([layout.warm_up_leaf.cut(each.steps) for each in mechanisms if each], np.int64)
+    if layout.levels:
+        cuts = cuts[layout.levels_of(page.first, len(page))]
+    steps, count = cuts.T
+    return np.ascontiguousarray(steps), np.ascontiguousarray(count)
 
 
 class _Readings(NamedTuple):

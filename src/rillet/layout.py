@@ -100,6 +100,7 @@ class LevelTotals:
     name: str
     share: float
     segments: tuple[Segment, ...]
+    warm_up: Mechanism | None
     count: int
     keys: int
 
@@ -194,7 +195,8 @@ class Layout:
             return self
         known: dict[int, Layout] = self.__dict__.setdefault("_of_levels", {})
         if level not in known:
-            known[level] = replace(self, segments=self.levels[level].segments)
+            own = self.levels[level]
+            known[level] = replace(self, segments=own.segments, warm_up=own.warm_up)
             known[level].__dict__["mechanism"] = self.mechanism
         return known[level]
 
@@ -303,7 +305,16 @@ class Layout:
             **({} if self.gate is None else {"gate": asdict(self.gate)}),
             **({"fleet": True} if self.fleet else {}),
             **(
-                {"levels": [[part.steps for part in level.segments] for level in self.levels]}
+                {
+                    "levels": [
+                        [
+                            part.steps
+                            for part in (level.warm_up, *level.segments)
+                            if part is not None
+                        ]
+                        for level in self.levels
+                    ]
+                }
                 if self.levels
                 else {}
             ),
@@ -673,6 +684,9 @@ class Layout:
         for level in self.levels:
             assert self.main is not None
             label = f"totals, {level.name} ({self._describe(self.main)})"
+            if level.warm_up is not None:
+                of = f"totals, {level.name}, first {lag:,} ticks ({self._describe(level.warm_up)})"
+                events.append(Event(of, level.warm_up.cost, 1, lag, lag))
             last = self.length if self.length_is_known else None
             for cost, alike in groupby(reversed(level.segments), lambda segment: segment.cost):
                 *_, earliest = alike

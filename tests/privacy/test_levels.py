@@ -21,6 +21,7 @@ from rillet.layout import Layout
 from rillet.privacy import gaussian_mu
 from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES
+from rillet.threshold import TailHistogram
 
 TICKS, INF = 8, math.inf
 OTHERS = [(1, 40.0), (3, 99.0), (5, -INF), (8, 7.0), (8, 55.0)]
@@ -111,6 +112,32 @@ def test_a_person_pays_for_all_streams_of_all_keys_together(name):
             added.setdefault(key, []).append((first + 2 * place, INF))
         largest = max(largest, share(plan, added))
     assert 0.5 < largest <= 1.0
+
+
+@pytest.mark.parametrize("name", ["buffered-toeplitz", "signed-digit-tree"])
+def test_a_range_that_keys_learn_together_is_paid_for_once(name):
+    """In the warm-up and after it: each look once, and all streams together."""
+    law = "laplace" if name == "signed-digit-tree" else "gaussian"
+    learned = {"lag": 3, "threshold": TailHistogram(growth=1.5), "shared_threshold": True}
+    plan = plan_of("mean", made(name, law=law), **learned, threshold_share=0.5)
+    largest = 0.0
+    for tick, value in product((1, 3, 4, TICKS), (INF, -INF)):
+        (charged,) = (
+            c.cost for c in plan.layout.charges().totals() if c.first <= tick <= (c.last or tick)
+        )
+        assert charged.within(plan.guarantee)
+        once, streams = 0.0, 0.0
+        for level in (None, 0, 1):
+            layout = plan.layout.of_level(level)
+            base = base_of(layout)
+            found = paid(layout, base, by_clock(layout, [(tick, value), *OTHERS], base))
+            looks = [float(found.by_label.get(each, 0)) for each in ("look", "first look", "rank")]
+            once = max(once, sum(looks))
+            streams += sum(map(float, found.by_label.values())) - sum(looks)
+        share = (once + streams) / float(charged.epsilon + charged.mu_squared)
+        assert share <= 1 + 1e-9
+        largest = max(largest, share)
+    assert largest > 0.8
 
 
 def test_a_total_that_is_not_paid_for_is_seen():

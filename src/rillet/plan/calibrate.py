@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from operator import itemgetter
@@ -85,6 +86,7 @@ def layout_of(plan: Plan) -> Layout:
         threshold_cost = sum((part.cost for part in first_look), Cost())
     else:
         budget /= contributions.most
+    warm_up = _warm_up(plan, strategy, lag, threshold_cost + rounding, first_look)
     return Layout(
         guarantee=plan.guarantee,
         bounds=plan.bounds,
@@ -97,7 +99,7 @@ def layout_of(plan: Plan) -> Layout:
         threshold_budget=budget,
         threshold_cost=threshold_cost,
         first_look=first_look,
-        warm_up=_warm_up(plan, strategy, lag, threshold_cost + rounding, first_look),
+        warm_up=_part_of(warm_up, key_share(plan.levels)),
         main=main,
         segments=segments,
         repeats=repeats,
@@ -111,20 +113,40 @@ def layout_of(plan: Plan) -> Layout:
         unit=plan.unit,
         gate=gate_of(plan),
         fleet=fleet,
-        levels=_levels(plan, main, threshold, lag),
+        levels=_levels(plan, main, warm_up, threshold, lag),
     )
 
 
+def _part_of(mechanism: Mechanism | None, part: Fraction) -> Mechanism | None:
+    """The same mechanism on as many steps as a part of its cost pays for."""
+    if mechanism is None or part == 1:
+        return mechanism
+    steps, cost = mechanism.with_less(1 - part)
+    return replace(mechanism, steps=steps, cost=cost)
+
+
 def _levels(
-    plan: Plan, main: Mechanism | None, threshold: Threshold, lag: int
+    plan: Plan,
+    main: Mechanism | None,
+    warm_up: Mechanism | None,
+    threshold: Threshold,
+    lag: int,
 ) -> tuple[LevelTotals, ...]:
     """The same mechanism for each level of totals, on as many steps as its share pays for."""
     levels = []
     for number, level in enumerate(plan.levels):
         segments, _ = _segments(plan, main, threshold, lag, share_of(level))
         counts = np.unique(plan.tree.total_of[number], return_counts=True)[1]
-        share = float(share_of(level))
-        levels.append(LevelTotals(level.name, share, segments, len(counts), int(counts.max())))
+        levels.append(
+            LevelTotals(
+                level.name,
+                float(share_of(level)),
+                segments,
+                _part_of(warm_up, share_of(level)),
+                len(counts),
+                int(counts.max()),
+            )
+        )
     return tuple(levels)
 
 

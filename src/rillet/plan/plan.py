@@ -356,12 +356,19 @@ class Plan:
                 self._level_names,
                 'give every="1h"',
             )
-        if choice.lag:
+        if choice.lag and not self.shared_threshold:
             raise ParameterError(
                 "levels",
                 "one clipping range for all keys, or totals would not be the sums of their keys",
                 f"a range learned for each key ({choice.threshold.name})",
-                "give lag=0 to clip at the bounds, or a threshold that is declared",
+                "give shared_threshold=True, or lag=0 to clip at the bounds",
+            )
+        if choice.lag and self.unit is not None:
+            raise ParameterError(
+                "levels",
+                "a declared range where persons are protected",
+                f"a range that is learned ({choice.threshold.name})",
+                "give lag=0 to clip at the bounds",
             )
         object.__setattr__(self, "levels", with_shares(self.levels, choice.strategy.law))
         self.tree  # noqa: B018 - checks that totals and keys fit
