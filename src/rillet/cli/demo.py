@@ -57,11 +57,17 @@ def add_parser(subparsers: Any) -> None:
         epilog=examples(
             ("rillet demo", "the live screen, about twenty seconds"),
             ("rillet demo --fast --out pictures", "straight to the result, in a few seconds"),
+            ("rillet demo --serve 8000", "the same as a page in the browser, at the port 8000"),
             ("rillet demo --clock", "by the clock: a house's power, each hour, readings hidden"),
             ("rillet demo --clock --window 1d", "the same over the last day, for ever"),
         ),
     )
     parser.add_argument("--fast", action="store_true", help="no animation, straight to the result")
+    parser.add_argument(
+        "--serve",
+        metavar="HOST:PORT",
+        help="show it as a page at this address, until Ctrl-C, instead of in the terminal",
+    )
     parser.add_argument(
         "--clock",
         action="store_true",
@@ -111,6 +117,11 @@ def run(args: argparse.Namespace) -> int:
         "The baskets are public data, so the truth can be shown. The noise is drawn afresh: your "
         "numbers are yours alone.\n"
     )
+    if args.serve is not None:
+        from rillet.cli.demo_serve import show_race
+
+        show_race(race, args.serve, fast=args.fast)
+        return 0
     screen = console()
     if args.fast:
         race.finish()
@@ -223,12 +234,12 @@ def _animate(race: Race, screen: Any) -> None:
 
     begun = time.perf_counter()
     with Live(console=screen, auto_refresh=False, transient=True) as live:
-        for until in _paced(race.length, begun):
+        for until in paced(race.length, begun):
             race.advance(until)
             live.update(_screen(race), refresh=True)
 
 
-def _paced(length: int, begun: float) -> Iterator[int]:
+def paced(length: int, begun: float) -> Iterator[int]:
     """Yield how many baskets should have been absorbed by now, frame after frame."""
     done = 0
     while done < length:

@@ -36,10 +36,10 @@ try:
 except ImportError:
     raise MissingExtra("starlette and uvicorn", "web", "to serve releases") from None
 
-__all__ = ["make_app"]
+__all__ = ["PAGE", "make_app", "page_file"]
 
 #: Files of the page by their paths, with their media types.
-_PAGE: Final = {
+PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
@@ -86,7 +86,7 @@ def make_app(
 
     answers = _Answers(live)
     routes = [
-        *(Route(where, _file(name, kind)) for where, (name, kind) in _PAGE.items()),
+        *(Route(where, page_file(name, kind)) for where, (name, kind) in PAGE.items()),
         Route("/api/about", answers.about),
         Route("/api/keys", answers.keys),
         Route("/api/latest", answers.latest),
@@ -127,16 +127,18 @@ def _content(name: str) -> bytes:
 
 def page_size() -> int:
     """Bytes of all files of the page, compressed."""
-    return sum(len(gzip.compress(_content(name))) for name, _ in _PAGE.values())
+    return sum(len(gzip.compress(_content(name))) for name, _ in PAGE.values())
 
 
 def check_page() -> None:
     """Raise if a file of the page is missing: the chart library comes at build time."""
-    for name, _ in _PAGE.values():
+    for name, _ in PAGE.values():
         _content(name)
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Response]:
+def page_file(name: str, kind: str) -> Callable[[Request], Response]:
+    """Answers with a file of the page."""
+
     def answer(_: Request) -> Response:
         return Response(_content(name), media_type=kind, headers={"cache-control": "no-cache"})
 
