@@ -102,7 +102,7 @@ def test_the_animation_keeps_its_time(monkeypatch):
     monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
     # A terminal so slow that each frame takes three seconds.
     monkeypatch.setattr(demo.time, "sleep", lambda _: clock.__setitem__(0, clock[0] + 3.0))
-    frames = list(demo._paced(150_000, 0.0))
+    frames = list(demo.paced(150_000, 0.0))
     assert frames[-1] == 150_000
     assert frames == sorted(set(frames))
     assert clock[0] <= demo._SECONDS + 3.0
