@@ -505,6 +505,8 @@ class Streams(_Single):
 
         **Privacy.** Post-processing.  The noise of different keys is independent: variances add.
         Where the plan has levels it is the total of all keys, which is that sum and knows more.
+        By the clock, means of very many keys have a small bias in common, which adds up: see
+        docs/many-keys.md.
         """
         if self._tree.totals:
             return self.latest(())
