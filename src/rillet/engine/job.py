@@ -450,12 +450,14 @@ class Job:
             )
 
     def _hand_out(self, batch: int, releases: Releases) -> None:
+        # Before couriers have them: columns are worked out when they are first asked for.
+        valued = int(np.isfinite(releases.value).sum())
         for courier in self._couriers.values():
             courier.take(batch, releases)
         self._summary = replace(
             self._summary,
             releases=self._summary.releases + len(releases),
-            valued=self._summary.valued + int(np.isfinite(releases.value).sum()),
+            valued=self._summary.valued + valued,
             last_release=max(self._summary.last_release, int(releases.t.max())),
         )
 
