@@ -270,8 +270,9 @@ def _tail_lag(plan: Plan, length: int) -> int:
     if plan.clock is not None:
         longest = max(1, _LONGEST_WARM_UP_BY_CLOCK // plan.clock.every)
         lag = max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
-        # Keys that learn together have as many times as many values in a tick.
-        return -(-lag // len(plan.keys)) if plan.shared_threshold else lag
+        # Keys that learn together have more values in a tick: at least one each, it is hoped.
+        enough = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon) / max(1, len(plan.keys)))
+        return min(lag, enough) if plan.shared_threshold else lag
     shortest, longest = (
         math.ceil(count / min(1.0, plan.epsilon)) for count in (_SHORTEST_WARM_UP, _LONGEST_WARM_UP)
     )
