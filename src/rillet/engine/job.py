@@ -111,10 +111,12 @@ class Summary:
             )
         if learning := self.learning:
             lines.append(f"nothing released yet: {learning}")
-        if self.releases and not self.valued:
+        if 2 * self.valued < self.releases:
+            without = self.releases - self.valued
             lines.append(
-                "no release has a value: so few observations have one that their number is lost "
-                "in noise. Is it the right column? Is the decimal mark a comma (--decimal ,)?"
+                f"{without:,} of {self.releases:,} releases have no value: so few observations "
+                "have one that their number is lost in noise. Is it the right column? Is the "
+                "decimal mark a comma (--decimal ,)?"
             )
         if self.left_out:
             lines.append(f"{self.left_out:,} observations left out, seen before (sequence numbers)")
