@@ -14,7 +14,8 @@ import pytest
 
 from helpers.servers import free_port
 from rillet.errors import OutputError, ParameterError
-from rillet.release import key_shown
+from rillet.plan import Plan
+from rillet.release import Releases, key_shown
 from rillet.sink import make_sink
 from sink.harness import PostgresHarness
 from sink.tables import changed, table
@@ -307,3 +308,21 @@ def test_views_for_dashboards(database):
         assert whole[4] == pytest.approx(noise)
         assert whole[5] == pytest.approx(whole[3] / whole[2])
         assert sum(row[1] for row in levels) == 2 * len(found)
+
+
+def test_released_totals_stand_for_their_parts(database):
+    """With levels in the plan, totals are keys as others: nothing is counted twice."""
+    keys = [(), ("north",), ("north", "a"), ("north", "b"), ("south", "c")]
+    plan = Plan.baseline(epsilon=1.0, upper=60.0, length=10)
+    parts = [plan.open(key=key).update_many([30.0] * 3) for key in keys]
+    with postgres(database.dsn(), table="totals") as sink:
+        sink.deliver(Releases.join(parts))
+    last = {key: part[-1] for key, part in zip(keys, parts, strict=True)}
+    with psycopg.connect(database.dsn()) as connection:
+        found = connection.execute("SELECT level, keys, sum, sum_noise_std FROM totals_levels")
+        rows = {level: numbers for level, *numbers in found.fetchall()}
+    expected = {None: (), "north": ("north",), "south": ("south", "c")}
+    assert rows == {
+        level: [1, last[key].sum, pytest.approx(last[key].sum_noise_std)]
+        for level, key in expected.items()
+    }

@@ -87,28 +87,40 @@ JOIN unnest(%(names)s::text[]) WITH ORDINALITY AS names(name, name_at) ON name_a
 #: What is found at the end of the primary key of each (key, name), without looking at the rest.
 _LATEST = """
 WITH RECURSIVE series AS (
-    (SELECT key FROM {0} ORDER BY key LIMIT 1)
+    (SELECT key FROM {1} ORDER BY key LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.key FROM {0} AS r WHERE r.key > s.key ORDER BY r.key LIMIT 1)
+    SELECT (SELECT r.key FROM {1} AS r WHERE r.key > s.key ORDER BY r.key LIMIT 1)
     FROM series AS s WHERE s.key IS NOT NULL
 )
 SELECT r.* FROM series AS s CROSS JOIN LATERAL (
-    SELECT * FROM {0} AS r
-    WHERE r.key = s.key AND r.t = (SELECT max(t) FROM {0} AS m WHERE m.key = s.key)
+    SELECT * FROM {1} AS r
+    WHERE r.key = s.key AND r.t = (SELECT max(t) FROM {1} AS m WHERE m.key = s.key)
 ) AS r WHERE s.key IS NOT NULL
 """
-#: By the end of their names. A key of several parts is a JSON array: its first part is its level.
-_VIEWS = {
-    "latest": _LATEST.replace("{0}", "{1}"),
-    "levels": f"""
-SELECT level, name, max(at) AS at, count(*) AS keys, sum(count) AS count, sum(sum) AS sum,
+_TOGETHER = """
+name, max(at) AS at, count(*) AS keys, sum(count) AS count, sum(sum) AS sum,
     sqrt(sum(sum_noise_std ^ 2)) AS sum_noise_std, sum(sum) / nullif(sum(count), 0) AS mean,
-    sqrt(sum(sum_noise_std ^ 2)) / nullif(sum(count), 0) AS mean_noise_std
-FROM (
-    SELECT *, CASE WHEN key LIKE '[%%' THEN key::jsonb ->> 0 ELSE key END AS level
-    FROM ({_LATEST.replace("{0}", "{1}")}) AS latest
-) AS each WHERE sum IS NOT NULL GROUP BY GROUPING SETS ((level, name), (name))
-""".replace("%%", "%"),  # noqa: S608 - all parts stand here
+    CASE count(*) WHEN 1 THEN max(mean_noise_std)
+        ELSE sqrt(sum(sum_noise_std ^ 2)) / nullif(sum(count), 0) END AS mean_noise_std
+"""
+#: By the end of their names. A key of several parts is a JSON array: its first part is its level.
+#: Where the total of a level, or of all keys ([]), was released itself, it stands for its parts.
+_VIEWS = {
+    "latest": _LATEST,
+    "levels": f"""
+WITH latest AS ({_LATEST}), each AS (
+    SELECT *, CASE WHEN key LIKE '[%' THEN key::jsonb ->> 0 ELSE key END AS level,
+        key IN (SELECT key::jsonb ->> 0 FROM latest WHERE key LIKE '[%' AND key <> '[]') AS is_total
+    FROM latest WHERE sum IS NOT NULL
+)
+SELECT level, {_TOGETHER} FROM each
+WHERE key <> '[]' AND (is_total OR level NOT IN (SELECT level FROM each WHERE is_total))
+GROUP BY level, name
+UNION ALL
+SELECT NULL, {_TOGETHER} FROM each
+WHERE CASE WHEN EXISTS (SELECT FROM each WHERE key = '[]') THEN key = '[]' ELSE NOT is_total END
+GROUP BY name
+""",  # noqa: S608 - all parts stand here
 }
 
 

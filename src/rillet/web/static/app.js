@@ -44,7 +44,7 @@ const reachText = (value, reach) =>
   isFinite(reach) ? "± " + reach.toLocaleString("en", { maximumFractionDigits: places(reach, value) }) : "";
 const keyText = (key) => {
   if (typeof key === "string" && key.startsWith("[")) {
-    try { return JSON.parse(key).join(" · ") || "all observations"; } catch { return key; }
+    try { return JSON.parse(key).join(" · ") || "all keys"; } catch { return key; }
   }
   return String(key);
 };
@@ -602,12 +602,15 @@ function listKeys() {
   all.sort(([, a], [, b]) => a.localeCompare(b, "en", { numeric: true }));
   const found = all.filter(([, text]) => text.toLowerCase().includes(wanted));
   $("found").textContent = `${whole.format(found.length)} of ${whole.format(total)} keys${now.learning.length ? `, ${whole.format(now.learning.length)} still learning` : ""}`;
+  // A total is a key as others: that of all keys stands first, that of a level under its name.
+  const levels = new Set(all.filter(([, text]) => text.includes(" · ")).map(([, text]) => text.split(" · ")[0]));
+  found.sort(([a], [b]) => (b === "[]") - (a === "[]"));
   const children = [];
   let level = null;
   for (const [key, text] of found) {
     const [above, below] = text.split(" · ");
-    if (below !== undefined && above !== level) { level = above; children.push(el("li", { class: "level" }, above)); }
-    if (!item.has(key)) item.set(key, makeItem(key, below === undefined ? text : text.slice(above.length + 3)));
+    if (levels.has(above) && above !== level) { level = above; children.push(el("li", { class: "level" }, above)); }
+    if (!item.has(key)) item.set(key, makeItem(key, below !== undefined ? text.slice(above.length + 3) : levels.has(above) ? "total" : title(text)));
     children.push(item.get(key));
   }
   $("keys").replaceChildren(...children);
@@ -641,7 +644,7 @@ function updateItem(key) {
 
 function showTotal() {
   const [all] = now.rollup;
-  $("total").hidden = !all || all.keys < 2;
+  $("total").hidden = !all || all.keys < 2 || now.keys.has("[]");
   if ($("total").hidden) return;
   const reach = 1.96 * all.mean_noise_std;
   const [value, name] = all.name === "sum" ? [all.sum, "Sum"] : [all.mean, title(all.name)];
