@@ -237,7 +237,7 @@ class TailHistogram(Threshold):
             last = side.end_of(learned)
             careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
             if not outlook.forgets:
-                removed += side.sign * removed_mass(side.counts, kept_ends, side.width)
+                removed += side.sign * removed_mass(side.counts, kept_ends, side.width, careful)
             removed_each += side.sign * careful.mean_clipped(last)
             share += careful.clipped_share(last)
         return Finding(

@@ -357,25 +357,23 @@ def choose_end(
     return float(tail.ends[int(np.argmin(tail.weights @ loss))])
 
 
-def removed_mass(looks: list[Counts], ends: list[float], width: float) -> float:
+def removed_mass(looks: list[Counts], ends: list[float], width: float, together: Tail) -> float:
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
-    By all looks together, except where a look contradicts them: the stream has changed.
+    By all looks ``together``, except where a look contradicts them: the stream has changed.
     """
-    together = fit_tail(looks, width, CAUTIOUS_ALARM)
     total = 0.0
     for look, end in zip(looks, ends, strict=True):
         source = together
-        if len(looks) > 1:
-            own = fit_tail([look], width, CAUTIOUS_ALARM)
-            if _contradicts(look, own, together, end):
-                source = own
+        if len(looks) > 1 and _contradicts(look, together, end):
+            source = fit_tail([look], width, CAUTIOUS_ALARM)
         total += look.observations * source.mean_clipped(end)
     return total
 
 
-def _contradicts(look: Counts, own: Tail, together: Tail, end: float) -> bool:
-    until = max(own.top, together.top) + 1
+def _contradicts(look: Counts, together: Tail, end: float) -> bool:
+    own_top = top_knot(pool([look]), together.places, CAUTIOUS_ALARM)
+    until = max(own_top, together.top) + 1
     reach = np.maximum(together.places[:until] - end, 0.0)
     expected = look.observations * together.rates[:until]
     difference = float(reach @ (look.values[:until] - expected))

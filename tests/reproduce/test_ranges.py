@@ -1,0 +1,79 @@
+"""The default plan beside the best range known in advance: a quick form, and the whole table."""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+import pytest
+
+from rillet import FixedThreshold, MissingExtra, Plan, Sum
+from rillet.reproduce.ranges import STREAMS, Measured, best_range, main, measure
+from rillet.statistic import Range
+
+#: Streams whose limit is not kept yet: their figures are in docs/accuracy.md.
+NOT_YET = {"flights", "household power", "Pareto 1.5, B = 10⁴", "Pareto 1.5, B = 10⁶", "Zipf 2"}
+NOT_YET |= {"lognormal(2, 1.5)", "2 % are 4 times larger", "2 % are 8 times larger"}
+
+
+def measured(name: str, runs: int, seed: int) -> Measured:
+    try:
+        return measure(STREAMS[name], 1.0, runs, seed)
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+
+
+def test_the_best_range_is_the_best_of_those_next_to_it():
+    values = np.random.default_rng(3).normal(240.0, 4.0, 20_000)
+    plan = Plan(epsilon=1.0, delta=2**-20, upper=1000.0, length=20_000, statistic=Sum())
+    best, error = best_range(plan, values)
+    fixed = Plan(
+        epsilon=1.0,
+        delta=2**-20,
+        upper=1000.0,
+        length=20_000,
+        statistic=Sum(),
+        threshold=FixedThreshold(),
+        strategy=plan.strategy,
+    )
+    noise = float(fixed.layout.unit_std(np.array([20_000]))[0])
+
+    def of(tried: Range) -> float:
+        above = np.maximum(values - tried.upper, 0).sum()
+        return float(
+            np.hypot(noise * tried.width, above + np.maximum(tried.lower - values, 0).sum())
+        )
+
+    assert error == pytest.approx(of(best), rel=1e-9)
+    for lower in (-0.5, 0.0, 0.5):
+        for upper in (-0.5, 0.0, 0.5):
+            assert of(Range(best.lower + lower, best.upper + upper)) > 0.999 * error
+
+
+@pytest.mark.parametrize("name", ["Normal(240, 4)", "rounded Normal(30, 2)"])
+def test_limits_are_kept_with_few_runs(name):
+    found = measured(name, 12, 7)
+    assert found.rmse - 3 * found.rmse_error <= STREAMS[name].limit
+
+
+def test_the_command_prints_a_row_for_each_stream(capsys):
+    code = main(["rounded Normal(30, 2)", "--runs", "2", "--seed", "5"])
+    assert code in (0, 1)
+    assert "| rounded Normal(30, 2) | 50,000 | [0, 500] |" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason="not yet", strict=False))
+        if name in NOT_YET
+        else name
+        for name in STREAMS
+    ],
+)
+def test_limits_are_kept_with_a_fresh_seed(name):
+    seed = secrets.randbits(31)
+    found = measured(name, 500, seed)
+    print(name, seed, found)  # noqa: T201
+    assert found.rmse - 3 * found.rmse_error <= STREAMS[name].limit, seed
