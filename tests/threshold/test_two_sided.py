@@ -247,7 +247,7 @@ def test_values_far_from_the_lower_bound_gain_much(upper, middle, spread, gain):
         # it gains nothing.
         plan = plan_for(40_000, 1500, every=500, upper=upper, threshold=threshold, missing="none")
         errors = []
-        for number in range(8):
+        for number in range(24):  # with fewer, chance alone moves the gain by half
             values = random.normal(middle, spread, 40_000)
             release = plan.open(secret=Secret.for_tests(number)).update_many(values)[-1]
             errors.append(abs(release.sum - values.sum()))
