@@ -53,7 +53,7 @@ $(BENCH)/pyvenv.cfg:
 $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/constraints.txt \
 		| $(BENCH)/pyvenv.cfg
 	$(BENCH)/bin/python -m pip install --quiet --constraint benchmarks/constraints.txt \
-		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,web]'
+		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,parquet,web]'
 	@touch $@
 
 # --- tests and checks ---------------------------------------------------------------------------
@@ -106,7 +106,7 @@ constraints: ## renew both files of pinned versions from clean environments
 	write constraints.txt "tests and checks run"; \
 	$(PYTHON) -m venv --clear "$$new"; \
 	"$$new/bin/python" -m pip install --quiet --constraint constraints.txt \
-		--requirement benchmarks/requirements.txt '.[fast,mqtt,web]'; \
+		--requirement benchmarks/requirements.txt '.[fast,mqtt,parquet,web]'; \
 	write benchmarks/constraints.txt "the benchmarks run"
 
 clean: ## remove what the other targets made
