@@ -249,6 +249,7 @@ def test_500_keys_stay_usable(chromium, tmp_path, pictures):
             page.page.wait_for_selector("#keys li:nth-child(500)")
             assert time.monotonic() - begun < 10
             assert "500 of 500 keys" in page.text("#found")
+            assert page.text("#keys li:nth-child(1) .key") == "meter 000"
             assert page.page.evaluate("document.querySelectorAll('#keys polyline[points]').length")
             page.page.screenshot(path=pictures / "many-keys.png")
             page.page.keyboard.press("/")

@@ -40,8 +40,8 @@ function number(value, reach = 0) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 const half = (row, i = 0) => (row.high[i] === null || row.low[i] === null ? NaN : (row.high[i] - row.low[i]) / 2);
-const reachText = (value, reach) =>
-  isFinite(reach) ? "± " + reach.toLocaleString("en", { maximumFractionDigits: places(reach, value) }) : "";
+const reachText = (reach) =>
+  isFinite(reach) ? `± ${number(reach, reach)}` : "";
 const keyText = (key) => {
   if (typeof key === "string" && key.startsWith("[")) {
     try { return JSON.parse(key).join(" · ") || "all keys"; } catch { return key; }
@@ -363,7 +363,7 @@ function show(fresh = true) {
     const value = data.value[i][last], reach = (data.high[i][last] - data.low[i][last]) / 2;
     const most = view.of.reduce((best, each) => (data.value[each][last] > data.value[best][last] ? each : best));
     $("value").textContent = view.kind === "histogram" ? binText(data.names[most]) : number(value, reach);
-    $("reach").textContent = view.kind === "histogram" ? `most frequent of ${view.of.length} bins` : `${reachText(value, reach)}  (noise, 95 %)${view.kind === "quantiles" ? (share(data.names[i]) === 0.5 ? ", median" : `, quantile ${data.names[i]}`) : ""}`;
+    $("reach").textContent = view.kind === "histogram" ? `most frequent of ${view.of.length} bins` : `${reachText(reach)}  (noise, 95 %)${view.kind === "quantiles" ? (share(data.names[i]) === 0.5 ? ", median" : `, quantile ${data.names[i]}`) : ""}`;
     $("when").textContent = `${time(data.at[last])} · ${about?.every_seconds ? "tick" : "observation"} ${whole.format(data.t[last])}`;
   } else {
     $("value").textContent = row ? "" : now.key === null ? "" : "…";
@@ -456,7 +456,7 @@ function axes(xValues) {
   const common = { stroke: colour("muted"), font, grid: { stroke: colour("grid"), width: 1 }, ticks: { stroke: colour("grid"), width: 1 } };
   return [
     { ...common, size: (xValues ? 2.2 : 3.4) * rem(), space: 5 * rem(), values: xValues ?? TIMES },
-    { ...common, size: (u, values) => Math.max(2.4 * rem(), (values ?? []).reduce((most, text) => Math.max(most, String(text).length), 0) * 0.55 * rem() + 1.2 * rem()), values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumFractionDigits: 8 })) },
+    { ...common, space: 2.6 * rem(), size: (u, values) => Math.max(2.4 * rem(), (values ?? []).reduce((most, text) => Math.max(most, String(text).length), 0) * 0.55 * rem() + 1.2 * rem()), values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumFractionDigits: 8 })) },
   ];
 }
 
@@ -610,7 +610,7 @@ function listKeys() {
   for (const [key, text] of found) {
     const [above, below] = text.split(" · ");
     if (levels.has(above) && above !== level) { level = above; children.push(el("li", { class: "level" }, above)); }
-    if (!item.has(key)) item.set(key, makeItem(key, below !== undefined ? text.slice(above.length + 3) : levels.has(above) ? "total" : title(text)));
+    if (!item.has(key)) item.set(key, makeItem(key, below !== undefined ? text.slice(above.length + 3) : levels.has(above) ? "total" : text));
     children.push(item.get(key));
   }
   $("keys").replaceChildren(...children);
@@ -635,7 +635,7 @@ function updateItem(key) {
   if (!li) return;
   const row = now.keys.get(key), button = li.firstChild;
   button.setAttribute("aria-current", String(key === now.key));
-  button.children[1].textContent = row ? `${number(row.value[0], half(row))} ${reachText(row.value[0], half(row))}` : "learning";
+  button.children[1].textContent = row ? `${number(row.value[0], half(row))} ${reachText(half(row))}` : "learning";
   const spark = (row?.spark ?? []).filter((value) => value !== null);
   const [low, high] = [Math.min(...spark), Math.max(...spark)];
   const points = spark.map((value, k) => `${(100 * k) / Math.max(1, spark.length - 1)},${high > low ? 90 - (80 * (value - low)) / (high - low) : 50}`);
@@ -649,7 +649,7 @@ function showTotal() {
   const reach = 1.96 * all.mean_noise_std;
   const [value, name] = all.name === "sum" ? [all.sum, "Sum"] : [all.mean, title(all.name)];
   const off = all.name === "sum" ? 1.96 * all.sum_noise_std : reach;
-  $("total").replaceChildren(el("div", { class: "small muted" }, `${name} of all ${whole.format(all.keys)} keys`), el("b", {}, number(value, off)), ` ${reachText(value, off)}`);
+  $("total").replaceChildren(el("div", { class: "small muted" }, `${name} of all ${whole.format(all.keys)} keys`), el("b", {}, number(value, off)), ` ${reachText(off)}`);
 }
 
 $("search").addEventListener("input", listKeys);
