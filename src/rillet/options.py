@@ -456,7 +456,9 @@ def table_of(thing: Any, kinds: Registry, name: str = "") -> dict[str, Any] | li
     Without the ``name`` of its option it is for a digest: it has the version too, and need not be
     one that can be read back.
     """
-    if isinstance(parts := getattr(thing, "parts", None), tuple):
+    parts = getattr(thing, "parts", None)
+    # A kind of one's own may have an option of that name.
+    if isinstance(parts, tuple) and parts and all(map(dataclasses.is_dataclass, parts)):
         return [table_of(part, kinds, name) for part in parts]
     version = {} if name or thing.version == 1 else {"version": thing.version}
     options = dataclasses.asdict(thing)
