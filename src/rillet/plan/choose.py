@@ -226,6 +226,8 @@ _SMALLEST_LOOK_SHARE = 0.005
 #: at least 500, below which counts are lost in their noise, if that is no sixth of the stream.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
+#: So many at ε = 1 for a range that is learned once, or a third of the stream.
+_ENOUGH_FOR_ONE_LOOK = 2_000
 _SHORTEST_WARM_UP = 500
 _LARGEST_WARM_UP_PART = 6
 
@@ -278,6 +280,9 @@ def _tail_lag(plan: Plan, length: int) -> int:
     )
     part = max(length // _WARM_UP_PART, min(shortest, length // _LARGEST_WARM_UP_PART))
     lag = max(1, min(part, span, longest))
+    if plan.statistic.learns_once:
+        # No later look will put right what a first one with too few observations missed.
+        lag = max(lag, min(math.ceil(_ENOUGH_FOR_ONE_LOOK / min(1.0, plan.epsilon)), length // 3))
     return lag // every * every if lag >= every else min(every, length)
 
 

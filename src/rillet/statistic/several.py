@@ -77,7 +77,7 @@ class _Beside(Leaf):
         first = min(range(len(places)), key=lambda i: not places[i].leaf.corrected)
         self.noise_factor = places[first].leaf.noise_factor / self._parts[first]
         squares = [
-            (p.leaf.noise_factor / own) ** 2 for p, own in zip(places, self._parts, strict=True)
+            (p.leaf.typical_factor / own) ** 2 for p, own in zip(places, self._parts, strict=True)
         ]
         self.typical_factor = sqrt(sum(squares) / len(squares))
         self._by_column = sorted(zip(places, self._parts, strict=True), key=lambda p: p[0].column)
