@@ -48,9 +48,7 @@ from rillet.statistic.running import LOST, Remembering
 
 #: The most bins, and how many a quantile has by default.
 _MOST_BINS: Final = 1024
-_USUAL_BINS: Final = 64
-#: In the choice of a clipping range, noise counts so much less than it does for a sum.
-_NOISE_FOR_RANGE: Final = 0.3
+_USUAL_BINS: Final = 128
 #: The lattice on which noise is compared.
 _USUAL_STEPS: Final = 2**20
 
@@ -197,8 +195,6 @@ class _Bins(Leaf):
             self.count_reading = edges.bins - 1 if without is None else None
             rows = np.array(self._encoding.units(_USUAL_STEPS)) * _USUAL_STEPS
             self.typical_factor = float(np.sqrt(np.mean(np.sum(rows * rows, axis=1))))
-        # A range for bins should miss little: their noise does not grow with it.
-        self.noise_factor = _NOISE_FOR_RANGE
 
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         clipping = Range(lattice.lower, lattice.upper)
