@@ -26,8 +26,11 @@ NOT_RUN = {
     "CONTRIBUTING.md": 1,
     "README.md": 1,
     "docs/benchmarks.md": 1,
+    "docs/command-line.md": 1,
     "docs/index.md": 1,
+    "docs/live-page.md": 1,
     "docs/mechanism.md": 1,
+    "docs/sources.md": 1,
 }
 
 
