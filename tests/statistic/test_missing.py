@@ -18,7 +18,7 @@ from rillet.gather.grid import Grid
 from rillet.layout import Layout
 from rillet.release import noise_deviations
 from rillet.statistic import Setting
-from rillet.step import _EXPLAINED
+from rillet.step import EXPLAINED
 from rillet.testing import binomial_p_value, check
 from rillet.threshold.tail_model import mean_absolute
 
@@ -259,7 +259,7 @@ def test_a_stream_taken_for_complete_is_covered_whatever_is_missing(law, largest
     for ratio in np.linspace(0.1, largest, 4):
         as_ratio = np.abs(of_sum + ratio * of_count) <= reach * np.hypot(1.0, ratio)
         for missing in np.arange(0.0, 6.0, 0.25):
-            taken = np.abs(missing - of_count) <= _EXPLAINED
+            taken = np.abs(missing - of_count) <= EXPLAINED
             wide = reach * (1.0 + ratio * widened)
             right = np.where(taken, np.abs(of_sum + ratio * missing) <= wide, as_ratio)
             found.append(right.mean())
