@@ -275,7 +275,8 @@ def test_a_name_that_is_nearly_right_is_told(folder):
 
 
 def test_several_columns_need_a_name(folder):
-    with pytest.raises(ParameterError, match=r"column: expected one of the 2 columns of .*nothing; "):
+    expected = r"column: expected one of the 2 columns of .*nothing; "
+    with pytest.raises(ParameterError, match=expected):
         read_csv(write(folder, "a,b\n"))
 
 
