@@ -217,7 +217,8 @@ ROWS = {
     "baskets": Row("baskets", 3000.0, 24.0, 5000),
     "trips": Row("trips", 1440.0, 22.5, 10_000),
     "flights": Row("flights", 1440.0, 8.3, 10_000),
-    "baskets every 1,000": Row("baskets", 3000.0, 38.0, 5000, more={"every": 1000}),
+    # So few releases have so little noise that what learning costs weighs more beside it.
+    "baskets every 1,000": Row("baskets", 3000.0, 38.0, 5000, of_best=1.35, more={"every": 1000}),
     "baskets, pure": Row("baskets", 3000.0, 15.0, 5000, more={"delta": 0.0}),
     "household power": Row("household power", 36.0, 1.0, 10_000, of_best=1.3),
 }

@@ -14,7 +14,6 @@ say so (``missing="none"``).
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -185,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None, help="of the streams; fresh if none")
     options = parser.parse_args(arguments)
-    seed = secrets.randbits(31) if options.seed is None else options.seed
+    fresh = int(np.random.default_rng().integers(2**31))
+    seed = fresh if options.seed is None else options.seed
     show = sys.stdout.write
     show(f"ε = {options.epsilon:g}, δ = 2^-20, {options.runs} runs, seed {seed}\n\n")
     show("| stream | n | bounds | lag | best range | RMSE / best | median / best | limit |\n")
