@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rillet.fleet import rows_of_state
+from rillet.fleet import Whole, rows_of_state
 from rillet.gather.grid import Grid
 from rillet.layout import Layout, Worth
 from rillet.noise import FloatArray, IntArray, Secret
@@ -81,7 +81,7 @@ class _Nodes:
         return self._noisy[:, self._used - count : self._used]
 
 
-class Crowd:
+class Crowd(Whole):
     """The streams of a plan by count, all keys at once."""
 
     def __init__(self, layout: Layout, keys: tuple[Key, ...], secrets: Iterable[Secret]) -> None:
@@ -126,6 +126,7 @@ class Crowd:
 
         **Privacy.** As :func:`rillet.step.step`, for each key.  Raises before anything has changed.
         """
+        self.check_whole()
         counts = np.bincount(key_of, minlength=len(self.keys))
         full = self.t + counts > layout.length
         if full.any():
@@ -133,6 +134,7 @@ class Crowd:
             raise stream_ended(layout, int(self.t[index] + counts[index]), self.keys[index])
         if not len(key_of):
             return no_releases(layout)
+        self._whole = False
         grid = self._lattice(layout).grid
         exact_units = layout.leaf.contribute(filled(layout, raw_values), grid)
         return self.add(layout, Block(key_of, exact_units.reshape(len(key_of), -1), at))
@@ -333,6 +335,7 @@ class Crowd:
 
     def latest(self, layout: Layout, index: int) -> Release | None:
         """The last release of a key."""
+        self.check_whole()
         t = int(self._latest_t[index])
         if not t:
             return None
@@ -379,6 +382,7 @@ class Crowd:
     def forget_changes(self) -> None:
         """What happened has been committed."""
         self.changed, self.drew, self.numbered = None, set(), {}
+        self._whole = True
 
     # --- as arrays, to be kept -------------------------------------------------------------------
 

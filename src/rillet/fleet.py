@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rillet.errors import StateError
 from rillet.gather.grid import LARGEST_SUM, Grids
 from rillet.layout import COUNT_SHARES, Layout, Segment, Worth, nearest_share
 from rillet.levels import Tree
@@ -48,6 +49,25 @@ from rillet.step import (
 from rillet.strategy import Mechanism
 from rillet.strategy.base import NoiseSource, State
 from rillet.threshold import Look
+
+
+class Whole:
+    """What changes in place: from the beginning of a block until it is kept, nothing may be shown.
+
+    **Privacy.** A block that was cut short, or not written, may be given again, and with other
+    values: what it released must not be seen, and what it added must not count twice.
+    """
+
+    _whole = True
+
+    def check_whole(self) -> None:
+        """Refuse to go on after a block that was not kept."""
+        if not self._whole:
+            raise StateError(
+                "state: the last block was interrupted or could not be written, so memory is ahead "
+                "of what was kept; open the state again: it goes on where it stopped"
+            )
+
 
 #: Keys in a page: their arrays fit the second-level cache one at a time.
 PAGE: Final = 2**14
@@ -139,7 +159,7 @@ class Closed(NamedTuple):
     noisy: list[IntArray]
 
 
-class Fleet:
+class Fleet(Whole):
     """The streams of a plan by the clock, all keys at once.
 
     Totals are further streams behind those of the keys, and come with them in ``tree``.  ``pages``
@@ -203,6 +223,8 @@ class Fleet:
         As :func:`rillet.step.advance`, for all keys; ``tick_of`` has no closed tick.  Releases come
         tick after tick, in the order of the keys.
         """
+        self.check_whole()
+        self._whole = False
         common = self.common
         raw_values = filled(self.layout, raw_values)
         if common.raw_held is not None:
@@ -414,11 +436,13 @@ class Fleet:
     def forget_changes(self) -> None:
         """What happened has been committed."""
         self.closed, self.touched = {}, set()
+        self._whole = True
 
     # --- reading ---------------------------------------------------------------------------------
 
     def latest(self, index: int) -> Release | None:
         """The last release of a key."""
+        self.check_whole()
         page = self.pages[index // PAGE]
         if not page.latest:
             return None

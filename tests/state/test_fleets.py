@@ -181,3 +181,35 @@ def test_by_count_sequence_numbers_come_back(
     streams.absorb(np.ones(3), np.array([0, 5, 1]), sequence=numbers)
     assert [streams.t(key) for key in ("k0", "k5", "k1")] == [2, 1, 1]
     streams.close()
+
+
+@pytest.mark.parametrize("by_clock", [True, False], ids=["by the clock", "by count"])
+def test_after_an_interrupt_nothing_is_shown_and_nothing_counts_twice(
+    by_clock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another value could be given in place of the one that was cut short, under the same noise."""
+    monkeypatch.setattr(rillet.layout, "MANY_KEYS", 4)
+    monkeypatch.setattr(rillet.plan.calibrate, "MANY_KEYS", 4)
+    plan = make(threshold=rillet.FixedThreshold()) if by_clock else crowds.make("mean")
+    streams = plan.open_many()
+    one = np.ones(1), np.zeros(1, np.int64)
+    absorb = (
+        (lambda t: streams.absorb_ticks(*one, np.full(1, t), t))
+        if by_clock
+        else (lambda _: streams.absorb(*one))
+    )
+    absorb(1)
+    assert streams.latest("k0").t == 1
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for module in ("rillet.fleet.read", "rillet.crowd.read"):
+        monkeypatch.setattr(module, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        absorb(2)
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="interrupted"):
+        absorb(2)
+    with pytest.raises(StateError, match="interrupted"):
+        streams.latest("k0")

@@ -183,8 +183,9 @@ class MemoryStore:
         """Take over all of it."""
         if self.gate is not None:
             self.gate.take_over(entries, progress.ticks)
-        if self.fleet is not None:
-            self.fleet.forget_changes()
+        for together in (self.fleet, self.crowd):
+            if together is not None:
+                together.forget_changes()
         self.progress, self.pool = progress, pool
         self._kept.update(kept)
         for index in kept:

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from rillet.crowd import Block, Crowd
-from rillet.errors import StateError
 from rillet.fleet import (
     PAGE,
     Closed,
@@ -262,7 +261,6 @@ class KeptFleet:
         What happened is written page by page, until that takes as much as the pages themselves;
         then they are.
         """
-        _check_kept(self._writing)
         fleet, parts, buffered = self.fleet, self.fleet.common.raw_buffer, self._buffered
         if releases is not None:
             self._waiting[batch] = releases
@@ -359,6 +357,7 @@ class KeptCrowd:
             self.crowd.add(layout, Block(key_of, exact_units, at, noisy))
             self.crowd.note_sequence(dict(sequence))
             self._blocks[number] = len(content)
+        self.crowd.forget_changes()  # all of it is on disk
         self._written: Callable[[], None] | None = None
 
     @property
@@ -370,7 +369,6 @@ class KeptCrowd:
         self, number: int
     ) -> tuple[Iterator[tuple[Address, bytes]], list[Address], dict[int, tuple[Secret, bytes]]]:
         """Rows to write since the last commit, rows to delete, and noise that was drawn."""
-        _check_kept(self._written)
         crowd, block, sequences = self.crowd, self.crowd.changed, self.crowd.numbered
         noise = {}
         for row in sorted(crowd.drew):
@@ -404,11 +402,3 @@ class KeptCrowd:
         assert self._written is not None
         self._written()
         self._written = None
-
-
-def _check_kept(written: Callable[[], None] | None) -> None:
-    if written is not None:
-        raise StateError(
-            "state: a commit failed, and what is in memory is ahead of the disk; open the state "
-            "again: it goes on where it stopped"
-        )
