@@ -33,10 +33,8 @@ def _binary(value: float) -> dict[str, bytes]:
 def _text(value: float) -> dict[str, bytes]:
     shapes = {
         "repr": repr(value),
-        "%.6g": f"{value:.6g}",
         "%.12g": f"{value:.12g}",
         "%.4f": f"{value:.4f}",
-        "rounded to hundredths": f"{value:.2f}",
         "exponent": f"{value:.5e}",
         "float.hex": value.hex(),
     }
@@ -67,12 +65,18 @@ def long_forms(value: float, plan: Plan | None = None) -> dict[str, bytes]:
     return forms
 
 
-def short_forms(value: float, plan: Plan) -> dict[str, bytes]:
+def short_forms(value: float, plan: Plan | None = None) -> dict[str, bytes]:
     """Forms so short that they turn up by chance in random bytes, or among many digits."""
+    forms = {
+        "%.6g": f"{value:.6g}".encode(),
+        "rounded to hundredths": f"{value:.2f}".encode(),
+    }
+    forms |= {f"float32 {order}": struct.pack(f"{order}f", value) for order in "<>"}
+    if plan is None:
+        return forms
     unit = _unit(value, plan)
-    forms = {"lattice integer, decimal": str(unit).encode()}
+    forms["lattice integer, decimal"] = str(unit).encode()
     for order in "<>":
-        forms[f"float32 {order}"] = struct.pack(f"{order}f", value)
         forms[f"lattice integer, 4 bytes {order}"] = struct.pack(f"{order}i", unit)
     return forms
 
@@ -132,8 +136,9 @@ class Written:
                 for name, content in everything.items():
                     assert shape not in content, f"{value} as {form} in {name}"
         quiet = {**self.texts, **{n: c for n, c in self.files.items() if "in the clear" in n}}
-        for value in inside:
-            for form, shape in short_forms(value, plan).items():
+        for value in values:
+            on_grid = plan if value in inside else None
+            for form, shape in short_forms(value, on_grid).items():
                 for name, content in quiet.items():
                     assert shape not in content, f"{value} as {form} in {name}"
         for person in PERSONS:
