@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rillet.errors import StateError
 from rillet.gather.grid import LARGEST_SUM, Grids
 from rillet.layout import COUNT_SHARES, Layout, Segment, Worth, nearest_share
-from rillet.levels import Tree
+from rillet.levels import Added, Tree
 from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Release, Releases, Rows
 from rillet.statistic import Leaf, Range, Units
@@ -118,11 +118,16 @@ class Page:
     beginning after leaf ``begins``, which share of the budget counting has in each key.  ``before``
     are the running readings at the last leaves of a window, by the number of the leaf.  ``latest``
     are the numbers of the last release.
+
+    Keys that were added later have come after ``added_after`` ticks, and count their leaves from
+    there; their noise has the ``name`` of what added them.
     """
 
     first: int
     group: IntArray
     exact_partial: list[IntArray]
+    added_after: int = 0
+    name: str = ""
     t: int = 0
     after: int = 0
     segment: int = -1
@@ -141,6 +146,14 @@ class Page:
 
     def __len__(self) -> int:
         return len(self.group)
+
+    def leaf_of(self, layout: Layout, t: int) -> int:
+        """The leaf of these keys that a tick is."""
+        return layout.leaf_of(t) - max(0, layout.leaf_of(self.added_after))
+
+    def warmed_up(self, layout: Layout) -> bool:
+        """Whether these keys were there in a warm-up whose sums were released."""
+        return layout.warm_up is not None and self.added_after < layout.lag
 
     def with_units(self, layout: Layout, found: list[Found]) -> Page:
         """The same with what is derived."""
@@ -182,6 +195,7 @@ class Fleet(Whole):
         self.group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
         self.groups = int(self.group_of.max(initial=0)) + 1
         self._in_group = np.bincount(self.group_of[: len(tree.keys)], minlength=self.groups)
+        self._firsts = np.array([first for first, *_ in spans(tree)])
         #: The last sequence number of each key that was absorbed.
         self.sequence = np.full(len(tree), -1)
         #: What happened since the last commit, by page.
@@ -200,8 +214,8 @@ class Fleet(Whole):
         """All keys and totals at their beginning."""
         group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
         pages = [
-            new_page(layout, first, group_of[first : first + PAGE])
-            for first in range(0, len(tree), PAGE)
+            new_page(layout, first, group_of[first : first + count])
+            for first, count, *_ in spans(tree)
         ]
         fleet = cls(layout, tree, Common(secret), pages, group_of, offset)
         if layout.declared_range is not None:
@@ -211,6 +225,27 @@ class Fleet(Whole):
             fleet._begin_main()
             for page in pages:
                 begin_main(layout, page, fleet.common.found, ())
+        return fleet
+
+    def amended(self, layout: Layout, tree: Tree, name: str) -> Fleet:
+        """The same with keys that were added, which begin with the open tick, or another promise.
+
+        **Privacy.** Nothing is drawn, and keys that are added change nothing of the others.  With
+        another promise noise goes on under the ``name`` of the amendment: it has nothing to do with
+        what a copy of the state would draw that was not amended.
+        """
+        common = self.common
+        if layout.later != self.layout.later:
+            common.secret = common.secret.derive("amended", name)
+        fleet = Fleet(layout, tree, common, self.pages)
+        fleet.sequence[: len(self.sequence)] = self.sequence
+        for first, count, after, own_name in list(spans(tree))[len(self.pages) :]:
+            page = new_page(layout, first, fleet.group_of[first : first + count])
+            page.added_after, page.name, page.t = after, own_name, common.t
+            if common.found:
+                page.segment = len(common.found) - 2
+                begin_main(layout, page, common.found, ())
+            fleet.pages.append(page)
         return fleet
 
     # --- absorbing -------------------------------------------------------------------------------
@@ -260,25 +295,32 @@ class Fleet(Whole):
         if common.exact_counts is not None:
             common.exact_counts += self._counts(key_of, raw_values)
         for own_of in (key_of, *(total_of[key_of] for total_of in self.tree.total_of)):
-            for page, rows, raw_part in self._by_page(own_of, raw_values):
+            for number, rows, raw_part in self._by_page(own_of, raw_values):
+                page = self.pages[number]
                 add_up(layout.leaf, self._grids(page, rows), page.exact_partial, rows, raw_part)
-                self.touched.add(page.first // PAGE)
+                self.touched.add(number)
 
     def _by_page(
         self, key_of: IntArray, raw_values: FloatArray
-    ) -> Iterator[tuple[Page, IntArray, FloatArray]]:
-        """For each page that occurs, rows and values, in order."""
+    ) -> Iterator[tuple[int, IntArray, FloatArray]]:
+        """For each page that occurs, its number, rows and values, in order."""
         if len(self.pages) == 1:
-            yield self.pages[0], key_of, raw_values
+            yield 0, key_of, raw_values
             return
-        page_of = key_of // PAGE
+        page_of = self._page_of(key_of)
         if not (page_of[1:] >= page_of[:-1]).all():
             order = np.argsort(page_of, kind="stable")
             key_of, raw_values, page_of = key_of[order], raw_values[order], page_of[order]
         starts = np.flatnonzero(np.diff(page_of, prepend=-1)).tolist()
         for start, end in zip(starts, [*starts[1:], len(key_of)], strict=True):
-            page = self.pages[int(page_of[start])]
-            yield page, key_of[start:end] - page.first, raw_values[start:end]
+            number = int(page_of[start])
+            yield number, key_of[start:end] - self.pages[number].first, raw_values[start:end]
+
+    def _page_of(self, key_of: Any) -> Any:
+        """The number of the page that keys are in."""
+        if not self.tree.roster.added:
+            return key_of // PAGE
+        return np.searchsorted(self._firsts, key_of, side="right") - 1
 
     def _grids(self, page: Page, rows: IntArray) -> Callable[[slice], Grids]:
         """The lattices of some values, by the rows of their keys."""
@@ -318,18 +360,23 @@ class Fleet(Whole):
         if common.t == layout.lag:
             self._finish_warm_up(table)
             return table.releases()
-        leaf = layout.leaf_of(common.t)
         segment = layout.segment_at(common.t)
         if common.t == segment.last and common.t < layout.length:
             self._learn_again(segment)
-        for page in self.pages:
+        for number, page in enumerate(self.pages):
             exact_leaves = leaves_of(layout.largest_leaf, page)
             first, processes = page.first + self.offset, page.processes
-            noise = draw(layout.main, common.secret, "main", first, len(page), processes, leaf)
+            secret, leaf = self._secret_of(page), page.leaf_of(layout, common.t)
+            noise = draw(layout.main, secret, "main", first, len(page), processes, leaf)
             closed = close_tick(layout, page, exact_leaves, noise, table, common.found)
-            self.closed.setdefault(page.first // PAGE, []).append(closed)
+            self.closed.setdefault(number, []).append(closed)
         common.secret = common.secret.ratchet()
         return table.releases()
+
+    def _secret_of(self, page: Page) -> Secret:
+        """Where the noise of a page comes from in this tick."""
+        secret = self.common.secret
+        return secret.derive("added", page.name) if page.name else secret
 
     def _finish_warm_up(self, table: Table) -> None:
         """Learn the ranges, release the sums of the warm-up, forget its values.
@@ -354,7 +401,8 @@ class Fleet(Whole):
         if mechanism is not None:
             learned = common.found[0]
             for own_of in (key_of, *(total_of[key_of] for total_of in self.tree.total_of)):
-                for page, rows, raw_part in self._by_page(own_of, raw_values):
+                for number, rows, raw_part in self._by_page(own_of, raw_values):
+                    page = self.pages[number]
                     cuts = _warm_up_cuts(layout, page)
 
                     def grids(
@@ -365,12 +413,12 @@ class Fleet(Whole):
                         return Grids(ends, *(cut[own] if len(cut) > 1 else cut for cut in cuts))
 
                     add_up(leaf, grids, page.exact_partial, rows, raw_part)
-        for page in self.pages:
+        for number, page in enumerate(self.pages):
             warm_up: list[IntArray] = []
             if mechanism is not None:
-                exact_sums = leaves_of(LARGEST_SUM, page)
-                warm_up = _warm_up_nodes(layout, common.secret, page, exact_sums, self.offset)
-            self.closed[page.first // PAGE] = [Closed([], warm_up)]
+                exact_sums, secret = leaves_of(LARGEST_SUM, page), self._secret_of(page)
+                warm_up = _warm_up_nodes(layout, secret, page, exact_sums, self.offset)
+            self.closed[number] = [Closed([], warm_up)]
             page.t = layout.lag
             begin_main(layout, page, common.found, warm_up, table)
         self._begin_main()
@@ -421,7 +469,7 @@ class Fleet(Whole):
         """The last sequence number of some keys that was absorbed."""
         for index, number in numbers.items():
             self.sequence[index] = number
-            self.touched.add(index // PAGE)
+            self.touched.add(int(self._page_of(index)))
 
     @property
     def bytes_of_pages(self) -> int:
@@ -443,7 +491,7 @@ class Fleet(Whole):
     def latest(self, index: int) -> Release | None:
         """The last release of a key."""
         self.check_whole()
-        page = self.pages[index // PAGE]
+        page = self.pages[int(self._page_of(index))]
         if not page.latest:
             return None
         layout, row, names = self.layout, index - page.first, self.layout.statistic.names
@@ -466,6 +514,15 @@ class Fleet(Whole):
 
 
 # --- one page ------------------------------------------------------------------------------------
+
+
+def spans(tree: Tree) -> Iterator[Added]:
+    """The keys of each page: those of the plan, then those that were added together."""
+    added = tree.roster.added
+    at_first = added[0].first if added else len(tree)
+    for first, count, after, name in (Added(0, at_first, 0, ""), *added):
+        for begin in range(first, first + count, PAGE):
+            yield Added(begin, min(PAGE, first + count - begin), after, name)
 
 
 def new_page(layout: Layout, first: int, group: IntArray) -> Page:
@@ -574,6 +631,8 @@ def begin_main(
     """
     count, leaf, found = len(page), layout.warm_up_leaf, known[0]
     width, mechanism = layout.leaf.width, layout.warm_up
+    if not page.warmed_up(layout):
+        mechanism = None
     clipping = found.range_of(page.group)
     page.after, page.removed = page.t, np.zeros(count)
     page.prefixes = [np.zeros(count) for _ in range(width)]
@@ -644,7 +703,7 @@ def _begin_segment(
     if layout.leaf.splits and len(latest):
         share = layout.statistic.count_share(tuple(latest), clipping)
     page.shares.append(nearest_share(share).astype(np.uint8))
-    page.begins.append(layout.leaf_of(page.t + 1) - 1)
+    page.begins.append(page.leaf_of(layout, page.t + 1) - 1)
     kept = len(layout.still_felt([(begin, ()) for begin in page.begins], page.begins[-1]))
     page.begins, page.shares = page.begins[-kept:], page.shares[-kept:]
     page.units = _units(layout, page, len(page.begins) - 1, found)
@@ -653,7 +712,7 @@ def _begin_segment(
 def _units(layout: Layout, page: Page, number: int, found: list[Found]) -> Units:
     """What lattice units are worth in the segment with this number of those still felt."""
     learned = found[page.segment - (len(page.begins) - 1 - number)]
-    begin = layout.lag + page.begins[number] * layout.every + 1
+    begin = max(layout.lag, page.added_after) + page.begins[number] + 1  # a leaf is a tick
     clipping = learned.range_of(page.group)
     return layout.leaf.units(Grids(clipping, *_cuts(layout, page, begin, page.shares[number])))
 
@@ -675,7 +734,7 @@ def close_tick(
     mechanism, leaf = layout.main, layout.leaf
     assert mechanism is not None
     page.t += 1
-    number = layout.leaf_of(page.t)
+    number = page.leaf_of(layout, page.t)
     encoder = mechanism.strategy.encoder(mechanism.leaves)
     decoder = mechanism.strategy.decoder(mechanism.leaves)
     nodes, prefixes = [], []
@@ -741,7 +800,7 @@ def _anchor(
 
 
 def _warm_up_units(layout: Layout, page: Page, found: Found) -> Units:
-    if layout.warm_up is None:
+    if not page.warmed_up(layout):
         return ()
     clipping = found.range_of(page.group)
     return layout.warm_up_leaf.units(Grids(clipping, *_warm_up_cuts(layout, page)))
@@ -842,17 +901,25 @@ class Table:
 
     def releases(self) -> Releases:
         """All of them."""
-        layout, count = self._layout, len(self._tree)
+        layout, rows, columns = self._layout, self._tree.live_rows, self._columns
         if not self._filled:
             return no_releases(layout)
-        t = np.full(count, self._t)
+        if rows is None:
+            rows = np.arange(len(self._tree))
+        else:
+            width = len(layout.statistic.names)
+            columns = {
+                name: column.reshape(-1, width)[rows].reshape(-1)
+                for name, column in columns.items()
+            }
+        t = np.full(len(rows), self._t)
         return Releases(
             self._tree.all_keys,
-            np.arange(count),
+            rows,
             t,
             times_of(layout, t, 0),
             layout.statistic.names,
-            self._columns,
+            columns,
             layout.noise_law,
             layout.post_processing,
         )

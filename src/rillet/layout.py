@@ -162,6 +162,8 @@ class Layout:
     fleet: bool = False
     #: Totals of several keys, from that of all keys down: each observation is in one of each.
     levels: tuple[LevelTotals, ...] = ()
+    #: Other promises, each with the first tick that it holds for.
+    later: tuple[tuple[int, Guarantee], ...] = ()
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -325,6 +327,45 @@ class Layout:
         """SHA-256 of :attr:`mechanism`: the noise is keyed by it."""
         return hashlib.sha256(json.dumps(self.mechanism, sort_keys=True).encode()).digest()
 
+    def amended(self, first: int, promise: Guarantee, other: Layout) -> Layout:
+        """The same up to the tick before ``first``, and from there the segments of ``other``.
+
+        ``other`` has the same noise, and its steps and looks are those of another promise.  It is
+        the same mechanism to a state, which keeps what was changed beside it.
+        """
+
+        def both(mine: tuple[Segment, ...], theirs: tuple[Segment, ...]) -> tuple[Segment, ...]:
+            before, after = replace(self, segments=mine), replace(other, segments=theirs)
+            return (*before._between(self.lag + 1, first - 1), *after._from(first))
+
+        changed = replace(
+            self,
+            segments=both(self.segments, other.segments),
+            levels=tuple(
+                replace(own, segments=both(own.segments, new.segments))
+                for own, new in zip(self.levels, other.levels, strict=True)
+            ),
+            later=(*self.later, (first, promise)),
+        )
+        changed.__dict__["mechanism"] = self.mechanism
+        return changed
+
+    def _between(self, first: int, last: int) -> Iterator[Segment]:
+        """The segments of these ticks, cut where they begin and end."""
+        while first <= last:
+            segment = self.segment_at(first)
+            yield _cut(segment, first, min(segment.last, last))
+            first = segment.last + 1
+
+    def _from(self, first: int) -> Iterator[Segment]:
+        """The segments from a tick on; where the last one repeats, it is the last one again."""
+        last = self.segments[-1]
+        if first > last.last:
+            end = min(first + last.last - last.first, self.length)
+            yield _cut(last, first, end)
+            return
+        yield from self._between(first, last.last)
+
     # --- public times ----------------------------------------------------------------------------
 
     @property
@@ -377,9 +418,7 @@ class Layout:
             return self.segments[bisect_left(self._segment_ends, t)]
         span = last.last - last.first + 1
         first = t - (t - last.first) % span
-        end = min(first + span - 1, self.length)
-        look = last.look and replace(last.look, observations=end - first + 1)
-        return replace(last, first=first, last=end, look=look)
+        return _cut(last, first, min(first + span - 1, self.length))
 
     def looks_between(self, t: int, last: int) -> Iterator[tuple[int, LookNoise]]:
         """The looks after ``t`` observations and before ``last`` leaves are complete."""
@@ -703,12 +742,18 @@ class Layout:
     def charges(self) -> Charges:
         """What each observation pays; refuses a layout that breaks its promise."""
         unit = "observations" if self.clock is None else "ticks"
-        return Charges(self.guarantee, tuple(self.events()), unit)
+        return Charges(self.guarantee, tuple(self.events()), unit, self.later)
 
     def worst_cost(self) -> Cost:
         """What the worst-off observation pays."""
         worst = self.charges().worst()
         return Cost() if worst is None else worst.cost
+
+
+def _cut(segment: Segment, first: int, last: int) -> Segment:
+    """The same segment for other ticks."""
+    look = segment.look and replace(segment.look, observations=last - first + 1)
+    return replace(segment, first=first, last=last, look=look)
 
 
 def typical_variance(mechanism: Mechanism, memory: Memory) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,6 +188,36 @@ def key_share(levels: Iterable[Level]) -> Fraction:
     return 1 - sum(map(share_of, levels), Fraction(0))
 
 
+class Added(NamedTuple):
+    """Keys that came together: from number ``first`` on, after so many ticks.
+
+    ``name`` is that of all amendments up to theirs: other keys that were added in their place in a
+    copy of the state would have other noise.
+    """
+
+    first: int
+    keys: int
+    after: int
+    name: str
+
+
+class Roster(NamedTuple):
+    """The keys of a state in the order of their numbers, each by its present name."""
+
+    keys: tuple[Key, ...]
+    added: tuple[Added, ...] = ()
+    retired: frozenset[int] = frozenset()
+    #: Those of the plan, by the names that they began with.
+    at_first: tuple[Key, ...] | None = None
+
+    @property
+    def live(self) -> tuple[Key, ...]:
+        """Those that are not retired."""
+        if not self.retired:
+            return self.keys
+        return tuple(key for number, key in enumerate(self.keys) if number not in self.retired)
+
+
 class Tree:
     """The streams of a plan with levels: first those of the keys, then those of the totals.
 
@@ -204,8 +234,10 @@ class Tree:
     [[3, 3, 3], [4, 4, 5]]
     """
 
-    def __init__(self, keys: tuple[Key, ...], levels: tuple[Level, ...] = ()) -> None:
-        self.keys, self.names = keys, tuple(level.name for level in levels)
+    def __init__(self, keys: tuple[Key, ...] | Roster, levels: tuple[Level, ...] = ()) -> None:
+        self.roster = keys if isinstance(keys, Roster) else Roster(keys)
+        keys = self.keys = self.roster.keys
+        self.names = tuple(level.name for level in levels)
         if len(set(self.names)) < len(levels):
             raise ParameterError("levels", "names that differ", list(self.names))
         totals: dict[Key, int] = {}
@@ -255,8 +287,38 @@ class Tree:
 
     @cached_property
     def indices(self) -> dict[Key, int]:
-        """The index of each stream."""
-        return {key: index for index, key in enumerate(self.all_keys)}
+        """The index of each stream that is not retired."""
+        gone = self.roster.retired
+        return {key: index for index, key in enumerate(self.all_keys) if index not in gone}
+
+    @property
+    def keys_at_first(self) -> tuple[Key, ...]:
+        """The keys of all streams when they began, as the plan has them."""
+        first = self.roster.at_first
+        return self.all_keys if first is None else (*first, *self.totals)
+
+    @cached_property
+    def _gone(self) -> NDArray[np.bool_]:
+        found = np.zeros(len(self) + 1, bool)  # -1, which no key is, takes the last
+        found[list(self.roster.retired)] = True
+        return found
+
+    def live(self, key_of: IntArray) -> IntArray:
+        """The same with -1 for keys that are retired."""
+        return np.where(self._gone[key_of], -1, key_of) if self.roster.retired else key_of
+
+    @cached_property
+    def live_rows(self) -> IntArray | None:
+        """The streams that release; None: all."""
+        return np.flatnonzero(~self._gone[:-1]) if self.roster.retired else None
+
+    @cached_property
+    def added_after(self) -> IntArray:
+        """After how many ticks each stream came."""
+        found = np.zeros(len(self), np.int64)
+        for first, count, after, _ in self.roster.added:
+            found[first : first + count] = after
+        return found
 
     def level_of(self, index: int) -> int | None:
         """The level of a stream; None for that of a key."""

@@ -244,6 +244,7 @@ class Streams(_Single):
             If the secret was used for other data; nothing is absorbed, now or later.
         """
         guard = self._guard
+        key_of = self._tree.live(key_of)
         with self._settled(), nullcontext() if guard is None else guard.locked():
             sequences: dict[int, int] = {}
             if len(key_of) and (key_of[0] if _is_one(key_of) else key_of.min()) < 0:
@@ -317,7 +318,7 @@ class Streams(_Single):
         **Privacy.** As :func:`rillet.step.advance`, for each key.  Of a person the gate lets in
         what it may; what is left out for another reason does not count against it.
         """
-        layout = self.layout
+        layout, key_of = self.layout, self._tree.live(key_of)
         assert layout.clock is not None
         assert self._guard is None  # a secret of one's own was refused when the stream was opened
         with self._settled():
@@ -365,9 +366,11 @@ class Streams(_Single):
         closes = until > self._store.progress.ticks
         kept: dict[int, Kept] = {}
         parts: list[Part] = []
-        for index in range(len(self.keys)) if closes else rows_of:
+        for index in self._tree.indices.values() if closes else rows_of:
             rows = rows_of.get(index, slice(0))
-            ticks = tick_of[rows]
+            # A key that was added later counts its ticks from there.
+            before_it = int(self._tree.added_after[index])
+            ticks = tick_of[rows] - before_it
             order = np.argsort(ticks, kind="stable")
             before = self._store.read(layout, index)
             after, own = advance_parts(
@@ -376,10 +379,10 @@ class Streams(_Single):
                 before.state,
                 filled(layout, raw_values[rows][order]),
                 ticks[order],
-                until,
+                until - before_it,
             )
             kept[index] = Kept(after, before.sequence)
-            parts += own
+            parts += [part._replace(t=part.t + before_it) for part in own] if before_it else own
         releases = in_order(layout, parts, [part.t for part in parts])
         return self._with_latest(kept, releases), releases
 
@@ -511,7 +514,7 @@ class Streams(_Single):
         if self._tree.totals:
             return self.latest(())
         with self._settled():
-            each = [self._latest(index) for index in range(len(self.keys))]
+            each = [self._latest(index) for index in self._tree.indices.values()]
         return roll_up(self._planned, [latest for latest in each if latest is not None])
 
     def t(self, key: Key | str | int = ()) -> int:
@@ -520,7 +523,7 @@ class Streams(_Single):
         with self._settled():
             if self._store.fleet is not None:
                 return self._store.progress.ticks
-            return self._read(index).state.t
+            return self._read(index).state.t + int(self._tree.added_after[index])
 
     def charges(self, key: Key | str | int = ()) -> Charges:
         """What each observation of a key has been charged so far."""
@@ -575,11 +578,14 @@ class Streams(_Single):
         texts = tuple(map(str, own))
         same = next((known for known in self.keys if tuple(map(str, known)) == texts), None)
         hint = None
-        if same is not None:
+        if own in self.keys:
+            hint = "it was retired"
+        elif same is not None:
             hint = f"it was declared as {shown(same)}"
         elif len(own) > 1 == len(self.keys[0]):
             hint = "a tuple is one key of several parts; for a key of each value pass a list"
-        known = ", ".join(map(shown, self.keys[:5])) + (", …" if len(self.keys) > 5 else "")
+        live = self._tree.roster.live
+        known = ", ".join(map(shown, live[:5])) + (", …" if len(live) > 5 else "")
         return ParameterError("key", f"one of the declared keys ({known})", key, hint)
 
 

@@ -247,11 +247,15 @@ def _paper_options() -> list[Option]:
 
 
 def _plan_options() -> list[Option]:
-    """All but the keys, which come from a file, and the unit, which has flags of its own."""
+    """All but the keys, which come from a file, the unit, with its own flags, and amendments."""
     from rillet.options import options_of
     from rillet.plan import Plan
 
-    return [option for name, option in options_of(Plan).items() if name not in ("keys", "unit")]
+    return [
+        option
+        for name, option in options_of(Plan).items()
+        if name not in ("keys", "unit", "amendments")
+    ]
 
 
 def _memory_options() -> list[Option]:

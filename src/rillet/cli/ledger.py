@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     of_state = Path(args.file).is_dir()
     charges, plan = _of_state(args.file) if of_state else _load(args.file)
     if plan is not None and len(plan.keys) > 1 and not args.json:
-        say(f"for each of {len(plan.keys):,} keys{', up to the latest release' * of_state}:")
+        say(f"for each of {len(plan.keys_now):,} keys{', up to the latest release' * of_state}:")
     say(charges.to_json() if args.json else str(charges))
     if plan is not None and plan.clock is not None and not args.json:
         say(f"clock     tick 1 begins at {plan.start}, each lasts {plan.every}")

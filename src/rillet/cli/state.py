@@ -87,11 +87,17 @@ def _look(folder: Path, key_file: Path | None) -> None:
     plan = load_plan(str(folder / "plan.json"))
     with plan.open_folder(folder, key_file=key_file, restored=True, only_look=True) as streams:
         # Reads each, and raises if one is damaged.
-        times = [streams.t(key) for key in streams.keys]
+        times = [streams.t(key) for key in plan.keys_now or streams.keys]
         waiting = sum(len(releases) for _, releases in streams.store.undelivered())
         say(f"state of {folder}: whole")
-        say(f"promise      {plan.guarantee}")
-        say(f"keys         {len(streams.keys):,}")
+        say(f"promise      {plan.guarantee_now}")
+        say(f"keys         {len(plan.keys_now) or 1:,}")
+        for each in plan.amendments:
+            say(
+                f"amended      after tick {each.after:,}: {each}"
+                if plan.clock
+                else f"amended      {each}"
+            )
         what = "observations" if streams.layout.clock is None else "ticks"
         say(f"absorbed     {streams.absorbed:,} {what}")
         lag = streams.layout.lag

@@ -43,8 +43,9 @@ def about(plan: Plan) -> dict[str, Any]:
         "format": "rillet-about-1",
         "statistic": json.loads(plan.to_json())["statistic"],
         "promise": {
-            part.name: getattr(plan.guarantee, part.name) for part in fields(plan.guarantee)
+            part.name: getattr(plan.guarantee_now, part.name) for part in fields(plan.guarantee)
         },
+        "amendments": [{"after": each.after, "what": str(each)} for each in plan.amendments],
         "unit": "observation" if plan.unit is None else "person",
         "every": layout.every if clock is None else None,
         "every_seconds": None if clock is None else clock.every / SECOND,
@@ -54,7 +55,7 @@ def about(plan: Plan) -> dict[str, Any]:
         if clock is None
         else show_moment(clock.end_of(layout.first_release)),
         "length": layout.length if layout.length_is_known else None,
-        "keys": [key_shown(key) for key in plan.keys],
+        "keys": [key_shown(key) for key in plan.keys_now],
         "description": plan.describe().splitlines(),
         "charges": [
             {

@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rillet.errors import InputError, ParameterError
+from rillet.errors import InputError, ParameterError, StateError
 from rillet.levels import Level, declared_levels
 from rillet.options import convert, within
 from rillet.plan import Plan
 from rillet.release import Key
+from rillet.state.folder import what_to_amend
 
 LogFormat: TypeAlias = Literal["text", "json"]
 #: Where a durable run keeps its releases: ``releases.db``, or a folder of Parquet files.
@@ -144,7 +145,7 @@ def _checked(tables: _Tables, folder: Path) -> Config:
     elif keys.values:
         declared["keys"] = [tuple(key) if isinstance(key, list) else (key,) for key in keys.values]
     return Config(
-        plan=_plan(options, declared),
+        plan=_plan(options, declared, None if state is None else folder / state.folder),
         source=_with_paths(tables.source, folder),
         key_columns=keys.columns,
         sinks=tuple(_with_paths(sink, folder) for sink in tables.sink),
@@ -225,15 +226,43 @@ def _levels(options: Plan | dict[str, Any]) -> tuple[Level, ...]:
         return declared_levels(options.get("levels"))
 
 
-def _plan(options: Plan | dict[str, Any], declared: dict[str, Any]) -> Plan:
+def _plan(options: Plan | dict[str, Any], declared: dict[str, Any], state: Path | None) -> Plan:
+    """The plan of a run; that of a state that was amended, if this is it as it is now."""
+    kept = _amended(state)
     if isinstance(options, Plan):
         if "keys" not in declared:
             return options
-        return dataclasses.replace(options, **{"shared_threshold": False, **declared})
-    if "keys" in options:
-        raise ParameterError("plan.keys", "a table [keys] in its place", options["keys"])
-    with within("plan"):
-        return Plan.from_table({**options, "keys": (), **declared})
+
+        def made(**more: Any) -> Plan:
+            return dataclasses.replace(options, **{"shared_threshold": False, **declared, **more})
+
+    else:
+        if "keys" in options:
+            raise ParameterError("plan.keys", "a table [keys] in its place", options["keys"])
+
+        def made(**more: Any) -> Plan:
+            with within("plan"):
+                return Plan.from_table({**options, "keys": (), **declared, **more})
+
+    plan = made()
+    if kept is None or state is None:
+        return plan
+    if differs := what_to_amend(
+        state, (kept.guarantee_now.epsilon, kept.keys_now), (plan.epsilon, plan.keys)
+    ):
+        raise StateError(f"{state}: this state was amended, and this is another plan: {differs}")
+    # Whatever else is another option is refused when the state is opened.
+    began = made(epsilon=kept.epsilon, keys=kept.keys)
+    return dataclasses.replace(began, amendments=kept.amendments)
+
+
+def _amended(state: Path | None) -> Plan | None:
+    """The plan of a state that was amended."""
+    path = None if state is None else state / "plan.json"
+    # A plan of a million keys takes a second to read: most were never amended.
+    if path is None or not path.exists() or b'"amendments"' not in path.read_bytes():
+        return None
+    return Plan.kept_in(path.parent)
 
 
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:

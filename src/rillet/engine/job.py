@@ -32,7 +32,7 @@ from rillet.privacy import Charges
 from rillet.release import Releases
 from rillet.sink.base import Position, Sink
 from rillet.source import Block, Source
-from rillet.source.by_tick import TickBlock
+from rillet.source.by_tick import ByTick, TickBlock
 from rillet.state.base import Absorbed, Store
 from rillet.state.store import SqliteStore
 from rillet.streams import Streams
@@ -121,7 +121,8 @@ class Summary:
         if self.left_out:
             lines.append(f"{self.left_out:,} observations left out, seen before (sequence numbers)")
         if len(self.plan.keys) > 1:
-            lines.append(f"for each of {len(self.plan.keys):,} keys, up to the latest release:")
+            count = len(self.plan.keys_now)
+            lines.append(f"for each of {count:,} keys, up to the latest release:")
         return "\n".join([*lines, str(self.charges)])
 
 
@@ -525,7 +526,12 @@ def check_replay(source: Source, store: Store, folder: object) -> None:
     **Privacy.** Touches raw data; decides by a digest of a whole block.
     """
     last = store.progress.absorbed
-    if last is None or not isinstance(store, SqliteStore) or not source.replayable:
+    if last is None or not isinstance(store, SqliteStore):
+        return
+    if not last.digest and isinstance(source, ByTick):  # keys have changed since, and so has it
+        end = source.behind(last.end, store.progress.ticks)
+        store.progress = replace(store.progress, absorbed=replace(last, start=end, end=end))
+    if not last.digest or not source.replayable:
         return
     blocks = [_pseudonymous(store, block) for block in source.replay(last.start, last.rows)]
     if not blocks or not hmac.compare_digest(_digest(store, blocks), last.digest):

@@ -139,7 +139,7 @@ class _Numbers:
         for name, meaning, number in (
             ("epsilon", "Promise ε for each observation", plan.epsilon),
             ("delta", "Promise δ for each observation", plan.delta),
-            ("keys", "Declared keys", len(plan.keys) or 1),
+            ("keys", "Declared keys", len(plan.keys_now) or 1),
             ("last_block_timestamp_seconds", "When the last block was absorbed", now.last_block),
             ("learning_ratio", "Learned share of what the first release needs", _learned(now)),
             (

@@ -156,9 +156,9 @@ def _opened(
         log.info(
             "%s: %s, %s so far, %s",
             "going on" if streams.absorbed else "beginning",
-            f"{len(config.plan.keys):,} keys" if config.plan.keys else "no keys",
+            f"{len(config.plan.keys_now):,} keys" if config.plan.keys else "no keys",
             _so_far(streams),
-            config.plan.guarantee,
+            config.plan.guarantee_now,
         )
         try:
             yield job
@@ -176,7 +176,8 @@ def _so_far(streams: Streams) -> str:
 
 
 def _source(config: Config, stop: threading.Event) -> Source:
-    keys = DeclaredKeys(config.plan.keys, config.key_columns) if config.plan.keys else None
+    tree = config.plan.tree
+    keys = DeclaredKeys(tree.keys, config.key_columns) if config.plan.keys else None
     source = open_source(_table(config), keys=keys, stop=stop)
     clock = config.plan.clock
     if clock is not None and not source.live:
@@ -396,7 +397,7 @@ def check(
     """
     config = load_config(config)
     yield config.plan.describe()
-    if keys := len(config.plan.keys):
+    if keys := len(config.plan.keys_now):
         yield f"keys: this holds for each of {keys:,} keys"
     with ExitStack() as stack:
         stack.enter_context(_logging(config))

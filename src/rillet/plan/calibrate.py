@@ -48,7 +48,28 @@ _MOST_SPLITS = 10
 
 
 def layout_of(plan: Plan) -> Layout:
-    """Calibrate every part of a plan in which nothing is left to choose."""
+    """Calibrate every part of a plan in which nothing is left to choose, as it was amended."""
+    layout = _layout_at_first(plan)
+    for each in plan.amendments:
+        if each.epsilon is None:
+            continue
+        # The next tick is open: its observations lie on a lattice already.
+        first = max(each.after + 2, layout.lag + 1)
+        promise = replace(plan.guarantee, epsilon=each.epsilon)
+        assert layout.main is not None
+        main = layout.main.for_promise(promise)
+        threshold, lag = layout.threshold, layout.lag
+        segments, _ = _segments(plan, main, threshold, lag, key_share(plan.levels))
+        levels = tuple(
+            replace(own, segments=_segments(plan, main, threshold, lag, share_of(level))[0])
+            for own, level in zip(layout.levels, plan.levels, strict=True)
+        )
+        other = replace(layout, segments=segments, levels=levels)
+        layout = layout.amended(first, promise, other)
+    return layout
+
+
+def _layout_at_first(plan: Plan) -> Layout:
     threshold, strategy, lag = plan.threshold, plan.strategy, plan.lag
     assert isinstance(threshold, Threshold) and isinstance(strategy, Strategy)
     assert isinstance(lag, int) and isinstance(plan.threshold_share, float)

@@ -48,6 +48,7 @@ _EARLY = {"hold": "is held until its tick opens", "drop": "is left out"}
 def describe(layout: Layout, choice: Choice) -> str:
     """The plan for a person: promise, course, noise, reasons."""
     lines = [f"Promise: {layout.guarantee}."]
+    lines += [f"From tick {first:,} on: {promise}." for first, promise in layout.later]
     lines += _protected(layout)
     lines += _course(layout)
     lines += [_noise(layout), *_totals(layout), _missing(layout)]

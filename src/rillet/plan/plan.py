@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from rillet.amendments import Amendment, declared_amendments, roster_of
 from rillet.crowd import Crowd
 from rillet.errors import ParameterError, StateError
 from rillet.fleet import Fleet
@@ -51,6 +52,9 @@ from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
 from rillet.times import duration, moment, per_period, show_duration, show_moment
 
+if TYPE_CHECKING:
+    from rillet.state.store import SqliteStore
+
 Auto: TypeAlias = Literal["auto"]
 Frame = TypeVar("Frame")
 
@@ -72,6 +76,7 @@ LONGEST_WINDOW = 2**16
 _LEFT_OUT: dict[str, Any] = {
     "keys": (),
     "levels": (),
+    "amendments": (),
     "shared_threshold": False,
     "start": None,
     "zone": None,
@@ -231,6 +236,12 @@ class Plan:
         "observation then has the threshold's share less to spend",
         default=False,
     )
+    amendments: tuple[Amendment, ...] = option(
+        "what was changed in a running state since it began: keys that were added, retired or "
+        "renamed, and another ε, as rillet amend writes them",
+        default=(),
+        converter=declared_amendments,
+    )
     _choice: Choice = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,6 +279,7 @@ class Plan:
             object.__setattr__(self, name, getattr(choice, name))
         if self.levels:
             self._check_levels(choice)
+        self._check_amendments(choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
         self.layout.charges()
@@ -372,6 +384,46 @@ class Plan:
             )
         object.__setattr__(self, "levels", with_shares(self.levels, choice.strategy.law))
         self.tree  # noqa: B018 - checks that totals and keys fit
+
+    def _check_amendments(self, choice: Choice) -> None:
+        """Refuse what cannot change in a running state of this plan."""
+        changed = self.amendments
+        if not changed:
+            return
+        if [each.after for each in changed] != sorted(each.after for each in changed):
+            raise ParameterError("amendments", "in the order of their ticks", "another order")
+        alone = "begin a state of its own for it, in another folder"
+        if not self.keys and any(each.add or each.retire or each.rename for each in changed):
+            raise ParameterError("amendments", "none of keys, since none are declared", "some")
+        if self.unit is not None and any(each.add or each.epsilon for each in changed):
+            raise ParameterError(
+                "amendments",
+                "the same keys and ε where persons are protected: what one of them pays would add "
+                "up over both",
+                "a change",
+                alone,
+            )
+        if self.levels and any(each.add or each.rename for each in changed):
+            raise ParameterError("amendments", "the same keys where they have totals", "a change")
+        if any(each.epsilon is not None for each in changed):
+            if self.clock is None:
+                raise ParameterError(
+                    "amendments",
+                    "the same ε in a run by count, where each key is at another observation",
+                    "another",
+                    alone,
+                )
+            if choice.lag and self.keys and not self.shared_threshold:
+                raise ParameterError(
+                    "amendments",
+                    "the same ε where each key learns a range of its own",
+                    "another",
+                    alone,
+                )
+            for each in changed:
+                if each.epsilon is not None:
+                    Guarantee(each.epsilon, self.delta)
+        self.tree  # noqa: B018 - checks the names
 
     @property
     def _level_names(self) -> list[str]:
@@ -561,8 +613,18 @@ class Plan:
 
     @cached_property
     def tree(self) -> Tree:
-        """The declared keys and the totals that they belong to."""
-        return Tree(self.keys or ((),), self.levels)
+        """The keys, those that were added included, and the totals that they belong to."""
+        return Tree(roster_of(self.keys or ((),), self.amendments), self.levels)
+
+    @property
+    def keys_now(self) -> tuple[Key, ...]:
+        """The declared keys after all amendments."""
+        return self.tree.roster.live if self.keys else ()
+
+    @property
+    def guarantee_now(self) -> Guarantee:
+        """The promise for observations that are still to come, after all amendments."""
+        return self.layout.later[-1][1] if self.layout.later else self.guarantee
 
     @cached_property
     def layout(self) -> Layout:
@@ -771,17 +833,10 @@ class Plan:
         A ``secret`` that is given serves this state alone, and ``uses`` remembers that.  See
         :func:`rillet.state.folder.open_folder` for the other parameters.
         """
-        from rillet.state.folder import open_folder
-
-        store = open_folder(
-            Path(folder),
-            self.layout,
-            self.tree,
-            self.to_json(),
-            lambda master, key: self.stream_secret(master, key, run or ""),
-            lambda master: self._new_gate(master, run or ""),
+        store = self._open_store(
+            folder,
             secret=secret,
-            key_file=None if key_file is None else Path(key_file),
+            key_file=key_file,
             run=run,
             source=source,
             restored=restored,
@@ -789,6 +844,73 @@ class Plan:
             guard=self.guard(secret, self.tree.keys, run or "", uses),
         )
         return Streams(self.layout, self.tree, store)
+
+    def _open_store(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        key_file: str | os.PathLike[str] | None = None,
+        run: str | None = None,
+        **more: Any,
+    ) -> SqliteStore:
+        from rillet.state.folder import open_folder
+
+        return open_folder(
+            Path(folder),
+            self.layout,
+            self.tree,
+            self.to_json(),
+            lambda master, key: self.stream_secret(master, key, run or ""),
+            lambda master: self._new_gate(master, run or ""),
+            key_file=None if key_file is None else Path(key_file),
+            run=run,
+            amendments=self.amendments,
+            **more,
+        )
+
+    @classmethod
+    def kept_in(cls, folder: str | os.PathLike[str]) -> Plan:
+        """The plan of the state in a folder, with all its amendments."""
+        path = Path(folder) / "plan.json"
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise StateError(f"{path}: expected the plan of a state, found: {reason}") from None
+
+    def amend_folder(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        add: Sequence[Key | str | int] = (),
+        retire: Sequence[Key | str | int] = (),
+        rename: Mapping[Any, Any] | Sequence[tuple[Any, Any]] = (),
+        epsilon: float | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> Plan:
+        """Change a state that is not running, and return its plan from now on.
+
+        Keys that are added begin now, with the charges of every other key; the range that keys
+        share is theirs as well.  Retired ones take and release nothing any more, and keep their
+        number; a name is used once.  By the clock ``epsilon`` holds for observations of ticks that
+        have not begun: from the second one after those that are closed.
+
+        **Privacy.** What was promised for observations of earlier ticks is kept.  Every change is
+        sealed in the state, each bound to those before it.
+        """
+        from rillet.state.folder import amend_folder
+
+        if not (Path(folder) / "state.db").exists():
+            raise StateError(f"{folder}: expected the folder of a state, found none")
+        found = [self]
+
+        def amended(ticks: int) -> tuple[Layout, Tree, tuple[Amendment, ...], str]:
+            change = Amendment(ticks, tuple(add), tuple(retire), rename, epsilon)  # type: ignore[arg-type]
+            plan = found[0] = replace(self, amendments=(*self.amendments, change))
+            return plan.layout, plan.tree, plan.amendments, plan.to_json()
+
+        amend_folder(lambda: self._open_store(folder, key_file=key_file), Path(folder), amended)
+        return found[0]
 
     def resume(
         self,
@@ -877,8 +999,8 @@ class Plan:
             value = getattr(self, name)
             if name in _KINDS and value is not None:
                 value = table_of(value, _KINDS[name], "" if for_digest else name)
-            elif name == "levels":
-                value = tuple(level.table() for level in value)
+            elif name in ("levels", "amendments"):
+                value = tuple(each.table() for each in value)
             if value != _LEFT_OUT.get(name, ...):
                 table[name] = value
         return table

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -89,11 +89,13 @@ class Charges:
     events: tuple[Event, ...] = ()
     #: What the numbers of events count: observations, or what holds them, such as ticks.
     unit: str = "observations"
+    #: Other promises that were made later, each with the first of the observations it holds for.
+    later: tuple[tuple[int, Guarantee], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
-        promise = self.guarantee
         for charge in self.totals():
+            promise = self.promised(charge.first)
             if not charge.cost.within(promise):
                 paid = ", ".join(event.label for event in self._over(charge.first))
                 raise BudgetExceeded(
@@ -101,6 +103,10 @@ class Charges:
                     f"observation, as promised, found {charge.cost} for {self.unit} "
                     f"{_span(charge.first, charge.last)} ({paid}); nothing was drawn"
                 )
+
+    def promised(self, t: int) -> Guarantee:
+        """What was promised for observation ``t``."""
+        return [self.guarantee, *(other for first, other in self.later if first <= t)][-1]
 
     def _over(self, t: int) -> list[Event]:
         """The events that observation ``t`` pays for."""
@@ -110,7 +116,7 @@ class Charges:
         """Total per observation: cut where an event begins or ends, add up what overlaps."""
         cuts = {event.first for event in self.events}
         cuts |= {event.last + 1 for event in self.events if event.last is not None}
-        edges = sorted(cuts)
+        edges = sorted(cuts | {first for first, _ in self.later})
         totals = []
         for first, following in zip(edges, [*edges[1:], None], strict=False):
             if over := self._over(first):
@@ -122,7 +128,7 @@ class Charges:
         """The observations that pay most: the largest δ at the promised ε, then the largest ε."""
 
         def paid(charge: Charge) -> tuple[mpmath.mpf, Fraction, Fraction]:
-            at_promise = charge.cost.delta_at(self.guarantee.epsilon)
+            at_promise = charge.cost.delta_at(self.promised(charge.first).epsilon)
             return (at_promise, charge.cost.epsilon, charge.cost.mu_squared)
 
         return max(self.totals(), key=paid, default=None)
@@ -134,24 +140,30 @@ class Charges:
             for event in self.events
             if event.due is not None and event.due <= t
         )
-        return replace(self, events=due)
+        return replace(self, events=due, later=tuple(one for one in self.later if one[0] <= t))
 
     def to_json(self) -> str:
         """JSON; :meth:`from_json` reads it back exactly."""
-        promise = self.guarantee
         charged = [
             {
                 "first": charge.first,
                 "last": charge.last,
                 "epsilon": round_up(charge.cost.epsilon),
                 "mu": root_up(charge.cost.mu_squared),
-                "delta_at_promised_epsilon": float_up(charge.cost.delta_at(promise.epsilon)),
+                "delta_at_promised_epsilon": float_up(
+                    charge.cost.delta_at(self.promised(charge.first).epsilon)
+                ),
             }
             for charge in self.totals()
         ]
         content = {
             "format": _FORMAT,
-            "promised": {part.name: getattr(promise, part.name) for part in fields(promise)},
+            "promised": asdict(self.guarantee),
+            **(
+                {"later": [{"first": first, **asdict(other)} for first, other in self.later]}
+                if self.later
+                else {}
+            ),
             "unit": self.unit,
             "events": [event.to_dict() for event in self.events],
             "charged": charged,
@@ -166,7 +178,9 @@ class Charges:
             if content["format"] != _FORMAT:
                 raise KeyError
             events = tuple(Event.from_dict(entry) for entry in content["events"])
-            return cls(Guarantee(**content["promised"]), events, content["unit"])
+            later = [dict(each) for each in content.get("later", ())]
+            promises = tuple((each.pop("first"), Guarantee(**each)) for each in later)
+            return cls(Guarantee(**content["promised"]), events, content["unit"], promises)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             expected = f'JSON with "format": "{_FORMAT}", as to_json wrote it'
             raise ParameterError("charges", expected, "another text") from error
@@ -176,11 +190,13 @@ class Charges:
         rows = [(e.label, _span(e.first, e.last), str(e.cost)) for e in self.events]
         width, spans = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
         lines = [f"promised  {self.guarantee}"]
+        lines += [f"promised  {other}, from {self.unit} {at:,} on" for at, other in self.later]
         lines += [f"charged   {a:<{width}}  {self.unit} {b:<{spans}}  {c}" for a, b, c in rows]
         worst = self.worst()
         total = "nothing yet"
         if worst is not None:
-            delta = float(worst.cost.delta_at(self.guarantee.epsilon))
+            epsilon = self.promised(worst.first).epsilon
+            delta = float(worst.cost.delta_at(epsilon))
             total = f"worst {self.unit} {_span(worst.first, worst.last)}: {worst.cost}, which is "
-            total += f"({self.guarantee.epsilon:g}, {delta:.3g})-private"
+            total += f"({epsilon:g}, {delta:.3g})-private"
         return "\n".join([*lines, f"total     {total}"])

@@ -237,6 +237,21 @@ class ByTick(Source):
         cursors = self._cursors(self._runs, tick, taken)
         return self._blocks(cursors, {"tick": tick, "rows": taken}, rows, whole_ticks=whole_ticks)
 
+    def behind(self, position: Position, closed: int) -> Position:
+        """A position for other keys than those that it was found with, behind all closed ticks.
+
+        Raises
+        ------
+        InputError
+            If it is within a tick that is not closed: how many of its rows were read is not known.
+        """
+        if position["tick"] > closed:
+            raise InputError(
+                f"{self.name}: keys were changed while tick {closed + 1:,} was half read; restore "
+                "the state from before, and stop it between two ticks: rillet run --until TIME"
+            )
+        return {"tick": closed + 1, "rows": 0}
+
     def close(self) -> None:
         """Close the source, and forget what was sorted."""
         self._source.close()

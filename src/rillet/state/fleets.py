@@ -29,6 +29,7 @@ from rillet.fleet import (
     begin_main,
     close_tick,
     new_page,
+    spans,
 )
 from rillet.layout import Layout
 from rillet.levels import Tree
@@ -214,8 +215,9 @@ class KeptFleet:
         self._writing: Callable[[], None] | None = None
         tables: dict[int, Table] = {}
         batch_of: dict[int, int] = {}
-        for number, first in enumerate(range(0, len(tree), PAGE)):
-            page = self._read_page(rows, number, slice(first, first + PAGE))
+        for number, (first, count, *_) in enumerate(spans(tree)):
+            keys = slice(first, first + count)
+            page = self._read_page(rows, number, keys)
             for name in rows.numbers_of_changes(number):
                 content = rows.read_row(("change", number, name))
                 change = Change.from_bytes(content)
@@ -227,7 +229,7 @@ class KeptFleet:
                         tables.setdefault(t, Table(layout, tree, t))
                 repeat(layout, page, change, common.found, tables)
                 if change.sequence is not None:
-                    self.fleet.sequence[first : first + PAGE] = change.sequence
+                    self.fleet.sequence[keys] = change.sequence
             self.fleet.pages.append(page)
         for batch in undelivered:
             again = [table.releases() for t, table in tables.items() if batch_of[t] == batch]
@@ -240,6 +242,10 @@ class KeptFleet:
         content = rows.read_row(("page", number))
         page, fleet.sequence[keys] = decode_page(fleet.layout, content, found)
         return page
+
+    def amend(self, layout: Layout, tree: Tree, name: str) -> None:
+        """Take over what was amended."""
+        self.fleet = self.fleet.amended(layout, tree, name)
 
     # --- delivery --------------------------------------------------------------------------------
 
@@ -254,12 +260,12 @@ class KeptFleet:
     # --- committing ------------------------------------------------------------------------------
 
     def changed(
-        self, number: int, batch: int, releases: Releases | None
+        self, number: int, batch: int, releases: Releases | None, *, whole: bool = False
     ) -> tuple[Iterator[tuple[Address, bytes]], list[Address]]:
         """Rows to write since the last commit, and rows that are not needed any more.
 
         What happened is written page by page, until that takes as much as the pages themselves;
-        then they are.
+        then they are, or when ``whole`` asks for it.
         """
         fleet, parts, buffered = self.fleet, self.fleet.common.raw_buffer, self._buffered
         if releases is not None:
@@ -272,7 +278,7 @@ class KeptFleet:
         written += sum(map(len, changes.values()))
         # Noise that later leaves need does not follow from what was released.
         remembers = any(map(len, fleet.pages[0].processes))
-        whole = remembers or written > max(_FEWEST_CHANGES, fleet.bytes_of_pages)
+        whole = whole or remembers or written > max(_FEWEST_CHANGES, fleet.bytes_of_pages)
         gone: list[Address] = []
         if not parts:
             gone += [("learning", POOL, part) for part in range(buffered)]
@@ -348,7 +354,7 @@ class KeptCrowd:
             if rows.has(("page", number)):
                 kept = unpack(rows.read_row(("page", number)))
                 for part, was in zip(self.crowd.arrays(page), kept, strict=True):
-                    part[...] = was
+                    part[: len(was)] = was  # keys may have been added since
         #: Bytes of each block since the pages were written.
         self._blocks: dict[int, int] = {}
         for number in rows.numbers_of_changes(0):

@@ -16,12 +16,14 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from rillet.amendments import Amendment, chained
 from rillet.errors import OutputError, StateError
 from rillet.fleet import Fleet
 from rillet.gather.gate import Gate
@@ -40,6 +42,7 @@ from rillet.state.store import (
     make_private,
 )
 from rillet.state.uses import Guard
+from rillet.times import now
 
 #: Fits no state: written before a backup takes the place of the state that ran here.
 _RESTORED: Final = "restored 1 -\n"
@@ -64,6 +67,7 @@ def open_folder(
     restored: bool = False,
     only_look: bool = False,
     guard: Guard | None = None,
+    amendments: Sequence[Amendment] = (),
 ) -> SqliteStore:
     """Open the state in a folder, or begin one.
 
@@ -89,9 +93,11 @@ def open_folder(
         To check a state: this start is not counted, and nothing may be committed.
     guard
         Of ``secret``: refuses one that was used for anything else, and remembers this state.
+    amendments
+        Of the plan: the state must have the same.
     """
     path, key_path = folder / "state.db", key_file or folder / "key"
-    keys = tree.all_keys
+    keys = tree.keys_at_first
     if not only_look:
         _make_folder(folder)
     lock = _lock(folder)  # Before looking whether there is a state: two must not begin it.
@@ -100,6 +106,8 @@ def open_folder(
             store, _ = open_store(path, key_path, layout)
         else:
             _refuse_lost(folder)
+            if amendments:
+                raise StateError(f"{folder}: expected the state that was amended, found none")
             key = load_key(key_path) if key_path.exists() else make_key(key_path)
             facts = {
                 # A beginning that was cut short after its secret was claimed is the same one.
@@ -133,11 +141,12 @@ def open_folder(
     store.lock = lock
     try:
         _check_facts(folder, store.facts, layout, keys, run=run, source=source)
+        _check_amendments(folder, store, amendments)
         _check_mark(folder, store, restored=restored)
         if layout.fleet:
             store.load_fleet(tree)
-        elif layout.crowd and len(keys) == layout.keys:
-            store.load_crowd(keys)
+        elif layout.crowd:
+            store.load_crowd(tree.keys)
     except BaseException:
         store.close()
         raise
@@ -147,6 +156,50 @@ def open_folder(
             _count_opening(folder, store)
             store.before_first_commit = None
     return store
+
+
+def amend_folder(
+    open_it: Callable[[], SqliteStore],
+    folder: Path,
+    amended: Callable[[int], tuple[Layout, Tree, Sequence[Amendment], str]],
+) -> None:
+    """Change a state that is not running.
+
+    ``open_it`` opens it as it is; ``amended`` says what it becomes: after so many ticks, with the
+    new amendment as the last, and the plan's JSON.  The plan is written last: one that was cut
+    short is completed when the state is opened.
+    """
+    store = open_it()
+    with contextlib.closing(store):
+        layout, tree, amendments, plan_json = amended(store.progress.ticks)
+        *_, change = amendments
+        assert store.before_first_commit is not None
+        store.before_first_commit()
+        name = chained(amendments)
+        record = {"amendment": change.table(), "chain": name, "made_at": now()}
+        secrets = (
+            Secret.generate().derive("stream", layout.digest, "", *key) for key in change.add
+        )
+        store.amend(record, name, layout, tree, secrets)
+        _replace(folder / "plan.json", plan_json + "\n")
+
+
+def _check_amendments(folder: Path, store: SqliteStore, amendments: Sequence[Amendment]) -> None:
+    """Refuse a plan that was not amended as the state was; complete one that was cut short."""
+    kept = [record["amendment"] for record in store.amendments()]
+    given = json.loads(json.dumps([each.table() for each in amendments]))
+    if kept == given:
+        return
+    path = folder / "plan.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if table.get("amendments", []) == kept[: len(kept) - 1]:
+            _replace(path, json.dumps({**table, "amendments": kept}, indent=2) + "\n")
+    said = "; then ".join(str(Amendment(**each)) for each in kept) or "none"
+    raise StateError(
+        f"{folder}: this state has other amendments than the plan: {said}; go on with the plan in "
+        f"{path}"
+    )
 
 
 def check_beginning(folder: Path, key_file: Path | None, guard: Guard | None = None) -> None:
@@ -288,6 +341,10 @@ def _check_facts(
     """Refuse another plan, another version of a mechanism, or another input: say what differs."""
     was, now = json.loads(facts["mechanism"]), json.loads(json.dumps(layout.mechanism))
     instead = f"go on with the plan in {folder / 'plan.json'}, or begin in another folder"
+    kept = _keys_of_plan(folder)
+    epsilons = was.get("epsilon", 0.0), now["epsilon"]
+    amend = what_to_amend(folder, (epsilons[0], kept or keys), (epsilons[1], keys))
+    amend = f", or, if it is this that has changed, {amend}" if amend else ""
     if was != now:
         typed = differences(
             *({k: v for k, v in each.items() if k not in _DERIVED} for each in (was, now))
@@ -295,11 +352,11 @@ def _check_facts(
         what = f"another plan: {typed}"
         if not typed:
             what = f"another version of its mechanism: {differences(was, now)}"
-        raise StateError(f"{folder}: this state belongs to {what}; {instead}")
+        amend = amend if epsilons[0] != epsilons[1] else ""
+        raise StateError(f"{folder}: this state belongs to {what}; {instead}{amend}")
     if facts["keys"] != _digest_of_keys(keys):
-        raise StateError(
-            f"{folder}: this state belongs to other keys: {_other_keys(folder, keys)}; {instead}"
-        )
+        found = "not those declared now" if kept is None else _other_keys(kept, keys)
+        raise StateError(f"{folder}: this state belongs to other keys: {found}; {instead}{amend}")
     for name, now in given.items():
         if now not in (None, facts[name]):
             raise StateError(
@@ -308,14 +365,40 @@ def _check_facts(
             )
 
 
-def _other_keys(folder: Path, keys: tuple[Key, ...]) -> str:
-    """What was declared and is not, and the other way round, in words; public."""
+def _keys_of_plan(folder: Path) -> tuple[Key, ...] | None:
+    """The keys in the plan beside a state, if they can be read."""
     try:
         table = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        was = {tuple(key) for key in table.get("keys", ())}
+        return tuple(tuple(key) for key in table.get("keys", ()))
     except (OSError, ValueError, AttributeError, TypeError):
-        return f"not the {len(keys):,} declared now"
-    found = []
+        return None
+
+
+def what_to_amend(
+    folder: Path,
+    was: tuple[float, tuple[Key, ...]],
+    now: tuple[float, tuple[Key, ...]],
+) -> str:
+    """What differs in ε and keys, and the command that changes it; empty if nothing does."""
+    options, said = "", []
+    names = [{",".join(map(str, key)) for key in keys} for _, keys in (was, now)]
+    for what, option, some in (
+        ("new keys", "--add", names[1] - names[0]),
+        ("keys that are missing", "--retire", names[0] - names[1]),
+    ):
+        if some:
+            said.append(f"{len(some):,} {what}")
+            options += "".join(f" {option} {shlex.quote(key)}" for key in sorted(some)[:3])
+            options += " …" * (len(some) > 3)
+    if was[0] != now[0]:
+        said.append(f"epsilon was {was[0]:g}, is {now[0]:g}")
+        options += f" --epsilon {now[0]:g}"
+    return f"{', '.join(said)}; type: rillet amend {folder}{options}" if said else ""
+
+
+def _other_keys(before: tuple[Key, ...], keys: tuple[Key, ...]) -> str:
+    """What was declared and is not, and the other way round, in words; public."""
+    was, found = set(before), []
     for what, some in (("new", set(keys) - was), ("missing", was - set(keys))):
         if some:
             names = sorted(" ".join(map(str, key)) for key in some)

@@ -57,7 +57,7 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 8
+VERSION: Final = 9
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -89,6 +89,7 @@ CREATE TABLE pages (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE changes (
     page INTEGER NOT NULL, number INTEGER NOT NULL, sealed BLOB NOT NULL, UNIQUE (page, number)
 );
+CREATE TABLE amendments (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 """
 #: The table of each kind of sealed row, and the columns of its address.
 _TABLES: Final = {
@@ -101,6 +102,7 @@ _TABLES: Final = {
     "common": ("common", ("only",)),
     "page": ("pages", ("number",)),
     "change": ("changes", ("page", "number")),
+    "amendment": ("amendments", ("number",)),
 }
 #: The gate's row 0 is its key; the others, in order, are what it noted of persons.
 _PROGRESS, _SINKS, _GATE_KEY = ("progress", 0), ("sinks", 0), ("gate", 0)
@@ -498,6 +500,49 @@ class SqliteStore:
                 raw = pool.key_of[part].tobytes() + pool.raw_values[part].tobytes()
                 written["learning", POOL, part] = raw
         return written, gone, stored
+
+    def amendments(self) -> list[dict[str, Any]]:
+        """What was changed since the state began, in order."""
+        with self._guarded("read"):
+            rows = self._connection.execute("SELECT number FROM amendments ORDER BY number")
+            numbers = [number for (number,) in rows.fetchall()]
+        return [json.loads(self._read(("amendment", number))) for number in numbers]
+
+    def amend(
+        self,
+        record: dict[str, Any],
+        name: str,
+        layout: Layout,
+        tree: Tree,
+        secrets: Iterable[Secret],
+    ) -> None:
+        """Note an amendment, and begin the streams of keys that it adds; all of it, or nothing.
+
+        ``name`` is that of all amendments up to this one, ``secrets`` are those of the new keys
+        where each has one.
+        """
+        assert self._layout is not None
+        address: Address = ("amendment", len(self.amendments()))
+        rows: Iterable[tuple[Address, bytes]] = [(address, json.dumps(record).encode())]
+        gone: list[Address] = []
+        if self._kept_fleet is not None:
+            self._kept_fleet.amend(layout, tree, name)
+            more, gone = self._kept_fleet.changed(
+                self.commits, self.progress.batch, None, whole=True
+            )
+            rows = chain(rows, more)
+        elif new := [one for one in tree.roster.added if one.name == name]:
+            first, count, *_ = new[0]
+            own = zip(range(first, first + count), secrets, strict=True)
+            begun = ((("stream", index), _stream_content(each, -1, b"")) for index, each in own)
+            rows = chain(rows, begun)
+        absorbed = self.progress.absorbed
+        if absorbed is not None:
+            # What the source gave then cannot be compared any more: other keys would be found.
+            absorbed = Absorbed(absorbed.end, absorbed.end, 0, "")
+        self._write(rows, gone, replace(self.progress, absorbed=absorbed), self.pool)
+        if self._kept_fleet is not None:
+            self._kept_fleet.take_over()
 
     def load_fleet(self, tree: Tree) -> None:
         """Read all keys, and do again what happened to them since their pages were written."""

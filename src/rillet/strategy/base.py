@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -283,6 +283,8 @@ class Contributions:
     streams: int = 1
 
 
+#: For another promise a lattice is made at most so much finer: on a fine one a leaf saturates soon.
+_FINER = 64
 #: For the size of a column's movement, how far its nodes can move.
 _OfColumn: TypeAlias = Callable[[int], Fraction]
 
@@ -452,6 +454,37 @@ class Mechanism:
         if low < 1:
             raise ParameterError("share", "a share that leaves room for the sum", float(share))
         return low, cost_of(low)
+
+    def for_promise(self, guarantee: Guarantee) -> Mechanism:
+        """The same noise for another promise: on more steps, or on fewer.
+
+        The search takes a cost that grows with the steps for granted, and checks what it found.
+        """
+        gaussian = self.strategy.law == "gaussian"
+        most = Fraction(gaussian_mu(guarantee)) ** 2 if gaussian else Fraction(guarantee.epsilon)
+
+        def on(steps: int) -> Mechanism:
+            other = replace(self, steps=steps)
+            moved = other.sensitivity(steps)
+            scale = Fraction(self.scale)
+            cost = Cost.gaussian(moved / scale**2) if gaussian else Cost.pure(moved / scale)
+            return replace(other, cost=cost)
+
+        def fits(steps: int) -> bool:
+            cost = on(steps).cost
+            return (cost.mu_squared if gaussian else cost.epsilon) <= most
+
+        low, high = 0, _FINER * self.steps + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        if low < FEWEST_STEPS:
+            raise ParameterError(
+                "epsilon",
+                "one for which the noise of this state is not too much",
+                guarantee.epsilon,
+            )
+        return on(low)
 
     def split(self, steps: int, share: Fraction) -> tuple[int, int]:
         """Two columns instead of those that ``steps`` pays for: how far each may move.
