@@ -161,10 +161,11 @@ def test_flipped_bits_with_releases_waiting(waiting, expected, tmp_path):
     """The outbox, and what sinks have acknowledged: a release must not be lost, nor come twice."""
     with contextlib.closing(sqlite3.connect(waiting.database)) as connection:
         roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_schema"))
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
     content = np.frombuffer(waiting.database.read_bytes(), np.uint8)
     for table in ("sinks", "outbox", "facts"):
-        start = 4096 * (roots[table] - 1)
-        used = start + np.flatnonzero(content[start : start + 4096])
+        start = size * (roots[table] - 1)
+        used = start + np.flatnonzero(content[start : start + size])
         positions = np.random.default_rng(4).choice(used, 25, replace=False)
         counts = flipped(waiting, tmp_path, positions, expected)
         assert counts["refused"] >= 20, (table, counts)

@@ -247,10 +247,14 @@ def _plan(options: Plan | dict[str, Any], declared: dict[str, Any], state: Path 
     plan = made()
     if kept is None or state is None:
         return plan
-    if differs := what_to_amend(
+    said, command = what_to_amend(
         state, (kept.guarantee_now.epsilon, kept.keys_now), (plan.epsilon, plan.keys)
-    ):
-        raise StateError(f"{state}: this state was amended, and this is another plan: {differs}")
+    )
+    if said:
+        raise StateError(
+            f"{state}: expected the plan of this state as it was amended, found another: {said}; go "
+            f"on with that one, or type: {command}"
+        )
     # Whatever else is another option is refused when the state is opened.
     began = made(epsilon=kept.epsilon, keys=kept.keys)
     return dataclasses.replace(began, amendments=kept.amendments)

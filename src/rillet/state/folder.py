@@ -343,8 +343,8 @@ def _check_facts(
     instead = f"go on with the plan in {folder / 'plan.json'}, or begin in another folder"
     kept = _keys_of_plan(folder)
     epsilons = was.get("epsilon", 0.0), now["epsilon"]
-    amend = what_to_amend(folder, (epsilons[0], kept or keys), (epsilons[1], keys))
-    amend = f", or, if it is this that has changed, {amend}" if amend else ""
+    _, amend = what_to_amend(folder, (epsilons[0], kept or keys), (epsilons[1], keys))
+    amend = f"; to change that in this state, type: {amend}" if amend else ""
     if was != now:
         typed = differences(
             *({k: v for k, v in each.items() if k not in _DERIVED} for each in (was, now))
@@ -378,7 +378,7 @@ def what_to_amend(
     folder: Path,
     was: tuple[float, tuple[Key, ...]],
     now: tuple[float, tuple[Key, ...]],
-) -> str:
+) -> tuple[str, str]:
     """What differs in ε and keys, and the command that changes it; empty if nothing does."""
     options, said = "", []
     names = [{",".join(map(str, key)) for key in keys} for _, keys in (was, now)]
@@ -387,13 +387,13 @@ def what_to_amend(
         ("keys that are missing", "--retire", names[0] - names[1]),
     ):
         if some:
-            said.append(f"{len(some):,} {what}")
+            said.append(f"{what}: {', '.join(sorted(some)[:3])}" + ", …" * (len(some) > 3))
             options += "".join(f" {option} {shlex.quote(key)}" for key in sorted(some)[:3])
             options += " …" * (len(some) > 3)
     if was[0] != now[0]:
         said.append(f"epsilon was {was[0]:g}, is {now[0]:g}")
         options += f" --epsilon {now[0]:g}"
-    return f"{', '.join(said)}; type: rillet amend {folder}{options}" if said else ""
+    return "; ".join(said), f"rillet amend {folder}{options}" if said else ""
 
 
 def _other_keys(before: tuple[Key, ...], keys: tuple[Key, ...]) -> str:
