@@ -252,8 +252,8 @@ def _plan(options: Plan | dict[str, Any], declared: dict[str, Any], state: Path 
     )
     if said:
         raise StateError(
-            f"{state}: expected the plan of this state as it was amended, found another: {said}; go "
-            f"on with that one, or type: {command}"
+            f"{state}: expected the plan of this state as it was amended, found another: {said}; "
+            f"go on with that one, or type: {command}"
         )
     # Whatever else is another option is refused when the state is opened.
     began = made(epsilon=kept.epsilon, keys=kept.keys)
