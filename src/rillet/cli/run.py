@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from rillet.plan import Plan
 
 _TAB, _TABS = "\t", ("tab", "\\t")
-#: Options that a configuration has instead.
+#: Options of the table [state], and all that a configuration has instead.
+_OF_STATE = ("key_file", "releases", "readers")
 _INSTEAD = (
     *("plan", "column", "time", "person", "format", "delimiter", "decimal", "key_column", "keys"),
     *("sequence", "follow"),
-    *("state", "key_file", "releases", "out", "existing"),
+    *("state", *_OF_STATE, "out", "existing"),
 )
 
 
@@ -181,6 +182,12 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
         "DIR/releases, for many keys",
     )
     group.add_argument(
+        "--readers",
+        metavar="WHO",
+        help="who may read its releases, besides this account: a group, everyone, or owner, which "
+        "is nobody (default)",
+    )
+    group.add_argument(
         "--restored",
         action="store_true",
         help="go on although this state was copied or restored from a backup",
@@ -300,10 +307,10 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
     if args.keys is not None:
         tables["keys"] = {"columns": args.key_column, "file": args.keys}
     if args.state is not None:
-        kept = {"folder": args.state, "key_file": args.key_file, "releases": args.releases}
-        tables["state"] = _given(kept)
-    elif args.key_file is not None or args.releases is not None:
-        option = "--releases" if args.key_file is None else "--key-file"
+        kept = {name: getattr(args, name) for name in _OF_STATE}
+        tables["state"] = _given({"folder": args.state, **kept})
+    elif given := [name for name in _OF_STATE if getattr(args, name) is not None]:
+        option = f"--{given[0].replace('_', '-')}"
         raise ParameterError("state", f"a folder, since {option} is given", None)
     if (args.out or "-").endswith(".parquet"):
         if args.existing is not None:

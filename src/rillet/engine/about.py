@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rillet.errors import OutputError
 from rillet.release import key_shown
+from rillet.sink.file import Readers, open_file
 from rillet.times import SECOND, show_moment
 
 if TYPE_CHECKING:
@@ -73,8 +74,10 @@ def about(plan: Plan) -> dict[str, Any]:
 
 
 @contextmanager
-def told(folder: Path, plan: Plan, summary: Callable[[], Summary]) -> Iterator[None]:
-    """Write both files, and keep the second up to date until the run ends.
+def told(
+    folder: Path, plan: Plan, summary: Callable[[], Summary], readers: Readers
+) -> Iterator[None]:
+    """Write both files, for these readers, and keep the second up to date until the run ends.
 
     Raises
     ------
@@ -93,7 +96,7 @@ def told(folder: Path, plan: Plan, summary: Callable[[], Summary]) -> Iterator[N
             "last_block": now.last_block or None,
             "updated": time.time(),
         }
-        _write(folder / PROGRESS, content)
+        _write(folder / PROGRESS, content, readers)
 
     def keep_telling() -> None:
         written, told_at = summary().observations, time.monotonic()
@@ -107,7 +110,7 @@ def told(folder: Path, plan: Plan, summary: Callable[[], Summary]) -> Iterator[N
                     return
 
     try:
-        _write(folder / ABOUT, about(plan))
+        _write(folder / ABOUT, about(plan), readers)
         progress(running=True)
     except OSError as error:
         raise OutputError(
@@ -124,11 +127,11 @@ def told(folder: Path, plan: Plan, summary: Callable[[], Summary]) -> Iterator[N
             progress(running=False)
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file at once; all may read it whom the umask and the folder let."""
+def _write(path: Path, content: dict[str, Any], readers: Readers) -> None:
+    """Replace the file at once."""
     beside = path.with_name(path.name + ".new")
     beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = open_file(str(beside), os.O_WRONLY | os.O_EXCL, readers)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(content, stream, ensure_ascii=False)
     beside.replace(path)

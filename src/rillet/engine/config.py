@@ -44,6 +44,7 @@ class _State(_Table, frozen=True):
     folder: str
     key_file: str | None = None
     releases: PublicFormat = "sqlite"
+    readers: str = "owner"
 
 
 class _Log(_Table, frozen=True):
@@ -81,6 +82,8 @@ class Config:
     state: Path | None = None
     key_file: Path | None = None
     releases: PublicFormat = "sqlite"
+    #: Who may read what is public in the state's folder: the owner, everyone, or a group.
+    readers: str = "owner"
     log_format: LogFormat = "text"
     #: None: info in a durable run, warning otherwise.
     log_level: LogLevel | None = None
@@ -152,6 +155,7 @@ def _checked(tables: _Tables, folder: Path) -> Config:
         state=None if state is None else folder / state.folder,
         key_file=None if state is None or state.key_file is None else folder / state.key_file,
         releases="sqlite" if state is None else state.releases,
+        readers="owner" if state is None else state.readers,
         log_format=tables.log.format,
         log_level=tables.log.level,
         metrics=None if tables.metrics is None else _address(tables.metrics.address),

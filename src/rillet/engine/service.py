@@ -24,9 +24,10 @@ from rillet.engine.about import told
 from rillet.engine.config import Config, load_config
 from rillet.engine.job import Courier, Job, Summary, check_replay, ticks_at_once
 from rillet.engine.metrics import listening
-from rillet.errors import InputError, ParameterError, StateError
+from rillet.errors import InputError, OutputError, ParameterError, StateError
 from rillet.noise import Secret
 from rillet.sink import make_sink
+from rillet.sink.file import Readers
 from rillet.sink.parquet import latest_time
 from rillet.sink.sqlite import latest_times
 from rillet.source import DeclaredKeys, Source, open_source
@@ -131,6 +132,8 @@ def _opened(
         sinks = _sinks(config)
         streams = _streams(config, source, sinks, secret, restored=restored)
         stack.callback(streams.close)
+        if config.state is not None and config.readers != "owner":
+            _let_pass(config.state, config.readers)
         source = stack.enter_context(_in_order(config, source, streams, stop, until_tick))
         check_replay(source, streams.store, config.state)
         positions = streams.store.sinks()
@@ -152,7 +155,8 @@ def _opened(
         if serve is not None:
             serve(lambda: job.summary)
         if config.state is not None:
-            stack.enter_context(told(config.state, config.plan, lambda: job.summary))
+            readers = Readers.named(config.readers)
+            stack.enter_context(told(config.state, config.plan, lambda: job.summary, readers))
         log.info(
             "%s: %s, %s so far, %s",
             "going on" if streams.absorbed else "beginning",
@@ -278,7 +282,9 @@ def _sinks(config: Config) -> dict[str, Sink]:
                 raise ParameterError(
                     "state.releases", f"{other!r}, as this state was begun", config.releases
                 )
-        sinks[name] = make_sink({**public, "path": str(config.state / name)})
+        sinks[name] = make_sink(
+            {**public, "path": str(config.state / name), "readers": config.readers}
+        )
     elif not config.sinks:
         raise ParameterError("sink", "at least one sink, or a state", None)
     for options in config.sinks:
@@ -288,6 +294,17 @@ def _sinks(config: Config) -> dict[str, Sink]:
             raise ParameterError("sink", "each sink once", name)
         sinks[name] = sink
     return sinks
+
+
+def _let_pass(folder: Path, readers: str) -> None:
+    """Let readers pass through the folder of a state, to what is theirs in it."""
+    try:
+        Readers.named(readers).give(folder, folder=1)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: expected to let {readers} pass through it, found: {error.strerror}; only "
+            "its owner can"
+        ) from None
 
 
 def last_release(folder: Path) -> int:

@@ -9,12 +9,13 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from rillet.errors import OutputError
 from rillet.release import Releases
-from rillet.sink.base import Position, Sink, SinkOptions, Text, conflict, lost, position_number
-from rillet.sink.file import FileSink, failed, lock_file, open_file, sync_folder
+from rillet.sink.base import Position, Sink, SinkOptions, conflict, lost, position_number
+from rillet.sink.file import FileOptions, FileSink, failed, lock_file, open_file, sync_folder
 from rillet.sink.spelling import spell
 
 __all__ = ["JsonLinesSink", "StandardOutputSink"]
@@ -42,10 +43,9 @@ class JsonLinesSink(FileSink):
     delivery. Pipes and devices are written at least once, and not with "continue".
     """
 
-    class Options(SinkOptions, frozen=True, tag="jsonl"):
+    class Options(FileOptions, frozen=True, tag="jsonl"):
         """``[[sink]]`` with ``kind = "jsonl"``."""
 
-        path: Text
         fsync: bool = False
         existing: Literal["continue", "refuse", "append", "replace"] = "continue"
 
@@ -73,7 +73,7 @@ class JsonLinesSink(FileSink):
         mode = "a+b" if new or self.path.is_file() else "ab"
         try:
             # Append mode never moves what is there.
-            self._file = io.FileIO(self.name, mode, opener=open_file)
+            self._file = io.FileIO(self.name, mode, opener=partial(open_file, readers=self.readers))
             try:
                 self._begin(position, offset)
                 if new and self.options.fsync:

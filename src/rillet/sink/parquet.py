@@ -17,8 +17,15 @@ import numpy as np
 from rillet.errors import OutputError
 from rillet.extras import import_extra
 from rillet.release import FIELDS, NUMBERS, Releases
-from rillet.sink.base import Position, SinkOptions, Text, conflict, lost, position_number
-from rillet.sink.file import FileSink, failed, lock_file, open_file, sync_folder
+from rillet.sink.base import Position, conflict, lost, position_number
+from rillet.sink.file import (
+    FileOptions,
+    FileSink,
+    failed,
+    lock_file,
+    open_file,
+    sync_folder,
+)
 
 __all__ = ["ParquetSink", "latest_time"]
 
@@ -46,10 +53,8 @@ class ParquetSink(FileSink):
     locked.
     """
 
-    class Options(SinkOptions, frozen=True, tag="parquet"):
+    class Options(FileOptions, frozen=True, tag="parquet"):
         """``[[sink]]`` with ``kind = "parquet"``."""
-
-        path: Text
 
     counts = ("rows", "records")
 
@@ -72,7 +77,7 @@ class ParquetSink(FileSink):
             )
         with self._failing():
             if not self.path.exists():
-                self.path.mkdir(0o755)
+                self.path.mkdir(0o755 if self.readers is None else 0o700)
                 sync_folder(self.path.parent)
             self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -80,6 +85,10 @@ class ParquetSink(FileSink):
                 lock_file(self._folder, self.name)
                 (self.path / _UNFINISHED).unlink(missing_ok=True)
                 self._ends = self._listed()
+                if self.readers is not None:
+                    for ends in self._ends.items():
+                        self.readers.give(self._path(*ends))
+                    self.readers.give(self._folder, folder=5)
             stored = max(self._ends.values(), default=0)
             if stored < rows:
                 raise lost(self.name, f"{rows:,} records", f"{stored:,}")
@@ -162,7 +171,7 @@ class ParquetSink(FileSink):
         first = max(self._ends.values(), default=0)
         end = first + len(table)
         unfinished = self.path / _UNFINISHED
-        descriptor = open_file(str(unfinished), os.O_WRONLY | os.O_TRUNC)
+        descriptor = open_file(str(unfinished), os.O_WRONLY | os.O_TRUNC, self.readers)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 - it is open
                 self._parquet.write_table(

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from rillet.errors import OutputError
 from rillet.release import FIELDS, NUMBERS, Key, Releases, key_from_shown, key_shown, origins
-from rillet.sink.base import Position, SinkOptions, Text, conflict, lost, position_number
-from rillet.sink.file import FileSink, failed, open_file
+from rillet.sink.base import Position, conflict, lost, position_number
+from rillet.sink.file import FileOptions, FileSink, failed, open_file
 
 __all__ = ["APPLICATION_ID", "FORMAT_VERSION", "SqliteSink", "latest_times"]
 
@@ -122,10 +122,9 @@ class SqliteSink(FileSink):
     ``"full"`` each delivery waits for the disk and a power cut takes nothing back.
     """
 
-    class Options(SinkOptions, frozen=True, tag="sqlite"):
+    class Options(FileOptions, frozen=True, tag="sqlite"):
         """``[[sink]]`` with ``kind = "sqlite"``."""
 
-        path: Text
         synchronous: Literal["normal", "full"] = "normal"
 
     counts = ("rows", "records")
@@ -142,7 +141,8 @@ class SqliteSink(FileSink):
             # Made here for its mode. Never opened if it exists: closing it again would end locks
             # that another connection of this process holds.
             if not self.path.exists() or self.path.is_symlink():
-                os.close(open_file(self.name, os.O_WRONLY))
+                os.close(open_file(self.name, os.O_WRONLY, self.readers))
+            self._give()
         except OSError as error:
             raise failed(self.name, error) from error
         with self._failing():
@@ -155,6 +155,7 @@ class SqliteSink(FileSink):
                 if not self._has_tables():
                     self._prepare()
                 self._load()
+                self._give()  # a log that was left behind is open again
             if self._rows < expected:
                 raise lost(self.name, f"{expected:,} records", f"{self._rows:,}")
         except BaseException:
@@ -194,6 +195,15 @@ class SqliteSink(FileSink):
                 self._connection.executemany("INSERT INTO meta VALUES (?, ?)", known)
                 self._execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 self._execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        self._give()
+
+    def _give(self) -> None:
+        """Let its readers read the database and, while it is written, the files beside it."""
+        if self.readers is None:
+            return
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.readers.give(self.path.with_name(self.path.name + suffix))
 
     def _load(self) -> None:
         meta = dict(self._execute("SELECT name, value FROM meta").fetchall())
@@ -365,6 +375,8 @@ class SqliteSink(FileSink):
     def _failing(self) -> Iterator[None]:
         try:
             yield
+        except OSError as error:
+            raise failed(self.name, error) from error
         except (sqlite3.Error, KeyError) as error:  # KeyError: a table that lacks a row
             raise OutputError(
                 f"{self.name}: expected a database that can be written, found: {error}"
