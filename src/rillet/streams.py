@@ -525,6 +525,15 @@ class Streams(_Single):
                 return self._store.progress.ticks
             return self._read(index).state.t + int(self._tree.added_after[index])
 
+    def times(self, indices: IntArray) -> IntArray:
+        """:meth:`t` of several keys, by their indices."""
+        with self._settled():
+            if self._store.fleet is not None:
+                return np.full(len(indices), self._store.progress.ticks)
+            if self._store.crowd is not None:
+                return self._store.crowd.t[indices]
+            return np.array([self._read(index).state.t for index in indices.tolist()], np.int64)
+
     def charges(self, key: Key | str | int = ()) -> Charges:
         """What each observation of a key has been charged so far."""
         return self._planned.charges().after(self.t(key))

@@ -52,18 +52,15 @@ def test_a_picture_of_json_lines(tmp_path, monkeypatch):
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
-def test_lines_read_back_are_the_releases(tmp_path, monkeypatch, world):
-    """The two forms that can be read back agree with each other."""
-    from rillet.sink import make_sink
-    from rillet.sink.reading import read_releases
-
-    found = read_releases(world.folder)
-    path = str(tmp_path / "again.jsonl")
-    with make_sink({"kind": "jsonl", "path": path}).open() as sink:
-        sink.deliver(found)
-    again = read_releases(path)
-    assert list(again) == list(found)
-    assert again.to_bytes() == found.to_bytes()
+@pytest.mark.parametrize("command", ["plot", "watch"])
+def test_a_folder_of_parquet_files_is_shown_too(tmp_path, command, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    with World(tmp_path / "many", form="parquet") as world:
+        world.add(releases(("north",), *wave(1, 50)))
+        for path in (world.folder, world.folder / "releases"):
+            more = ["--for", "0.01"] if command == "watch" else ["--out", str(tmp_path / "a.png")]
+            assert main([command, str(path), *more]) == 0
+            assert capsys.readouterr().out
 
 
 def test_a_key_that_is_not_there(world, tmp_path, capsys):

@@ -23,8 +23,20 @@ from web.worlds import World, releases, wave
 
 
 @pytest.fixture
-def world(tmp_path):
-    with World(tmp_path / "run") as made:
+def form():
+    """How releases are kept, unless a test tries both."""
+    return "sqlite"
+
+
+each_form = pytest.mark.parametrize("form", ["sqlite", "parquet"])
+
+
+@pytest.fixture
+def world(tmp_path, form):
+    with World(tmp_path / "run", form=form) as made:
+        if form == "parquet":  # where keys are text, whatever they were declared as
+            declared = json.dumps({"keys": ["north", "south", 7]})
+            (made.folder / "about.json").write_text(declared, encoding="utf-8")
         for number, key in enumerate([("north",), ("south",), (7,)]):
             made.add(releases(key, *wave(1, 100, seed=number)))
         yield made
@@ -39,6 +51,7 @@ def client(world):
         yield made
 
 
+@each_form
 def test_the_latest_of_each_key(client):
     found = client.get("/api/latest").json()["releases"]
     assert [(row["key"], row["t"]) for row in found] == [("north", 100), ("south", 100), (7, 100)]
@@ -47,6 +60,7 @@ def test_the_latest_of_each_key(client):
     assert one == found[2]
 
 
+@each_form
 def test_a_range_has_the_numbers_to_the_last_bit(client):
     _, values = wave(1, 100, seed=1)
     ask = {"key": "south", "after": 90}
@@ -62,6 +76,7 @@ def test_a_range_has_the_numbers_to_the_last_bit(client):
     assert [row["t"] for row in thin["releases"]] == list(range(10, 101, 10))
 
 
+@each_form
 def test_all_forms_have_the_same_numbers(client):
     import pyarrow as pa
 
@@ -84,6 +99,7 @@ def test_all_forms_have_the_same_numbers(client):
     assert table["noise_covariance"].null_count == 20
 
 
+@each_form
 def test_news_are_pushed(client, world):
     with client.stream("GET", "/api/live", params={"key": "north", "after": 98}) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -137,6 +153,19 @@ def test_metrics_have_values_on_request(client, world):
     assert "rillet_value" not in plain
     assert "rillet_absorbed_total 0" in plain
     assert 'rillet_keys{state="releasing"} 4' in plain
+
+
+def test_metrics_say_how_far_each_key_is(client, world):
+    from prometheus_client.parser import text_string_to_metric_families as families
+
+    declared = {"keys": ["north", "south", 7, "west"], "first_release": 40}
+    (world.folder / "about.json").write_text(json.dumps(declared), encoding="utf-8")
+    world.progress(absorbed=310, learning={"west": 10})
+    text = client.get("/metrics", params={"values": "true"}).text
+    found = {family.name: family.samples for family in families(text)}
+    (west,) = found["rillet_key_learning_ratio"]
+    assert (west.labels, west.value) == ({"key": "west"}, 0.25)
+    assert found["rillet_learning_ratio"][0].value == 3.25 / 4
 
 
 def test_several_numbers_to_a_release(tmp_path):

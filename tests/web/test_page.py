@@ -214,6 +214,37 @@ def test_learning_turns_into_releasing(chromium, tmp_path):
         run.join(20)
 
 
+def test_each_key_learns_for_itself(chromium, tmp_path):
+    """A real run of two keys, whose releases are kept as Parquet files."""
+    readings = tmp_path / "readings.csv"
+    rows = ["south,3.5"] * 150 + ["north,2.5"] * 60
+    readings.write_text("\n".join(["where,kwh", *rows, ""]), encoding="utf-8")
+    stop = threading.Event()
+    config = {
+        "plan": {"epsilon": 1.0, "delta": 1e-6, "upper": 50.0, "length": 2000, "lag": 100},
+        "keys": {"columns": ["where"], "values": ["north", "south"]},
+        "source": {"path": str(readings), "column": "kwh", "follow": True},
+        "state": {"folder": str(tmp_path / "live"), "releases": "parquet"},
+        "log": {"level": "error"},
+    }
+    run = threading.Thread(target=rillet.run, args=(config,), kwargs={"stop": stop})
+    run.start()
+    try:
+        with served(make_app(tmp_path / "live")) as server, tab(chromium) as page:
+            page.open(server.url + "#north", "learning")
+            page.wait_for_text("#keys", "learning, 60 of 100")
+            page.wait_for_text("#learning-words", "60 have come. 1 of 2 keys release already")
+            with readings.open("a", encoding="utf-8") as stream:
+                stream.write("north,2.5\n" * 70)
+            page.wait_for_state("live")
+            page.wait_for_text("#when", "observation 130")
+            assert page.ink() > 1000
+            assert "learning" not in page.text("#keys")
+    finally:
+        stop.set()
+        run.join(20)
+
+
 def test_a_dropped_connection_is_told_and_recovers(chromium, clock_world):
     server = Server(make_app(clock_world.folder)).start()
     opened = Tab(chromium)

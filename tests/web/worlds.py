@@ -19,17 +19,20 @@ START = 1_790_000_000_000_000
 
 
 class World:
-    """A folder with releases.db, about.json and progress.json, to which releases are added."""
+    """A folder with releases, about.json and progress.json, to which releases are added."""
 
-    def __init__(self, folder: Path, plan: rillet.Plan | None = None) -> None:
+    def __init__(self, folder: Path, plan: rillet.Plan | None = None, form: str = "sqlite") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.sink = make_sink({"kind": "sqlite", "path": str(folder / "releases.db")}).open()
+        name = {"sqlite": "releases.db", "parquet": "releases"}[form]
+        self.sink = make_sink({"kind": form, "path": str(folder / name)}).open()
         if plan is not None:
             (folder / "about.json").write_text(json.dumps(about(plan)), encoding="utf-8")
             self.progress()
 
-    def progress(self, *, absorbed: int = 0, running: bool = True, age: float = 0.0) -> None:
+    def progress(
+        self, *, absorbed: int = 0, running: bool = True, age: float = 0.0, **more: object
+    ) -> None:
         content = {
             "running": running,
             "absorbed": absorbed,
@@ -37,6 +40,7 @@ class World:
             "delivered": 0,
             "last_block": None,
             "updated": time.time() - age,
+            **more,
         }
         (self.folder / "progress.json").write_text(json.dumps(content), encoding="utf-8")
 

@@ -22,21 +22,32 @@ def add_parser(subparsers: Any) -> None:
         description="""
         Draw releases with their 95 % intervals as a picture: PNG, SVG or PDF, by its name.
 
-        RELEASES is the folder of a durable run, a database of releases, or a file of JSON lines.
-        A histogram is drawn as bars, quantiles as a fan, everything else as lines, one panel for
+        RELEASES is the folder of a durable run, its releases.db, a folder of Parquet files, a file
+        of JSON lines or CSV, or the address of a database of PostgreSQL (postgresql://…). A
+        histogram is drawn as bars, quantiles as a fan, everything else as lines, one panel for
         each key.
         """,
         epilog=examples(
             ("rillet plot live --out live.png", "all keys of a run, at most eight"),
             ("rillet plot releases.jsonl --key north --out north.svg", "one key of a file"),
+            (
+                "rillet plot postgresql://db.example.org/live --table live.releases",
+                "a table of PostgreSQL; the password is in ~/.pgpass",
+            ),
         ),
     )
-    parser.add_argument("releases", metavar="RELEASES", help="a folder, releases.db or JSON lines")
+    parser.add_argument("releases", metavar="RELEASES", help="a folder, file or address")
     parser.add_argument(
         "--out", default="releases.png", metavar="FILE", help="the picture (default releases.png)"
     )
     parser.add_argument(
         "--key", action="append", metavar="K", help="only this key; may be given several times"
+    )
+    parser.add_argument(
+        "--table",
+        default="releases",
+        metavar="NAME",
+        help="of PostgreSQL, the table (default releases)",
     )
     parser.add_argument(
         "--along",
@@ -51,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from rillet.release import key_shown
     from rillet.sink.reading import read_releases
 
-    found = read_releases(args.releases)
+    found = read_releases(args.releases, table=args.table)
     if not len(found):
         raise InputError(f"{args.releases}: expected releases, found none yet")
     shown = {str(key_shown(key)): index for index, key in enumerate(found.keys)}

@@ -79,14 +79,20 @@ def _lines() -> Show:
             share = "" if now.fraction is None else f", {now.fraction:.0%} of the input"
             rows = _rows(now.plan)
             counts = f"{now.observations:,} {rows}, "
-            counts += now.learning or f"{now.releases:,} releases"
+            counts += _learning(now) or f"{now.releases:,} releases"
             warn(f"{counts}, {_rate(now):,.0f} {rows}/s{share}")
 
     return show
 
 
 def _doing(now: Summary) -> str:
-    return now.learning.rpartition(" ")[0] or "releasing"
+    if now.of_keys is not None and _learning(now):
+        return f"learning, {now.of_keys.left:,} keys"
+    return _learning(now).rpartition(" ")[0] or "releasing"
+
+
+def _learning(now: Summary) -> str:
+    return "" if now.last_release else now.learning
 
 
 def _rows(plan: Plan) -> str:

@@ -27,10 +27,11 @@ def add_parser(subparsers: Any) -> None:
         description="""
         Show the releases of a run as a live page, and give them out by HTTP.
 
-        PATH is the folder of a durable run (`rillet run --state DIR`) or its releases.db; it may
-        come later. Only public files are opened. The page is at the address that is printed, and
-        /openapi.json describes what programs can ask for: JSON, CSV, Arrow, and news as
-        server-sent events. It listens on this machine alone unless --address says otherwise.
+        PATH is the folder of a durable run (`rillet run --state DIR`), its releases.db, or a folder
+        of Parquet files; it may come later. Only public files are opened. The page is at the
+        address that is printed, and /openapi.json describes what programs can ask for: JSON, CSV,
+        Arrow, and news as server-sent events. It listens on this machine alone unless --address
+        says otherwise.
 
         With --config FILE the run is started too, in a process of its own, which alone has the
         state: with a [source] of kind "http" it takes observations by HTTP.

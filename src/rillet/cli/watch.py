@@ -30,8 +30,8 @@ def add_parser(subparsers: Any) -> None:
         description="""
         Watch releases in the terminal: the latest of each key with its 95 % interval, as they come.
 
-        PATH is the folder of a durable run or its releases.db. In a terminal the table is drawn
-        again in place; elsewhere each new release is a line.
+        PATH is the folder of a durable run, its releases.db, or a folder of Parquet files. In a
+        terminal the table is drawn again in place; elsewhere each new release is a line.
         """,
         epilog=examples(
             ("rillet watch live", "until Ctrl-C"),
@@ -58,12 +58,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from rillet.sink.reading import database_in
+    from rillet.sink.reading import releases_in
     from rillet.web.live import Live
 
     if args.every <= 0:
         raise ParameterError("every", "a positive number of seconds", args.every)
-    if not database_in(args.path).parent.is_dir():
+    if not releases_in(args.path).parent.is_dir():
         raise InputError(f"{args.path}: expected the folder of a run, or releases.db, found none")
     live = Live(args.path)
     screen = console()
@@ -128,12 +128,16 @@ def _table(live: Live, args: argparse.Namespace) -> RenderableType:
     from rillet.cli.text_plot import sparkline
 
     rows = [row for key, row in live.latest.items() if args.key is None or str(key) in args.key]
-    if not rows:
+    learning = [
+        (key, count) for key, count in _counts(live).items() if args.key is None or key in args.key
+    ]
+    if not rows and not learning:
         return Text(_waiting(live))
     shown = sorted(rows, key=lambda row: -row["at"])[: args.most]
     chosen = {id(row) for row in shown}
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for title in ("key", "released", "t", live.names[0], "95 % interval", ""):
+    number = live.names[0] if live.names else "value"
+    for title in ("key", "released", "t", number, "95 % interval", ""):
         table.add_column(title, no_wrap=True, justify="left" if title in ("key", "") else "right")
     for row in rows:
         if id(row) not in chosen:
@@ -155,9 +159,19 @@ def _table(live: Live, args: argparse.Namespace) -> RenderableType:
             interval,
             line,
         )
-    if len(rows) > len(shown):
-        table.caption = f"{len(rows) - len(shown):,} more keys"
+    room = max(0, args.most - len(shown))
+    needed = (live.about() or {}).get("first_release", 0)
+    for key, count in learning[:room]:
+        table.add_row(key, "", f"{count:,}", "learning", f"{count:,} of {needed:,}", "")
+    if more := len(rows) - len(shown) + len(learning[room:]):
+        table.caption = f"{more:,} more keys"
     return table
+
+
+def _counts(live: Live) -> dict[str, int]:
+    """How many observations each key has that has released nothing, as far as the run says."""
+    counts: dict[str, int] = (live.progress() or {}).get("learning") or {}
+    return {key: count for key, count in counts.items() if key not in map(str, live.latest)}
 
 
 def _waiting(live: Live) -> str:

@@ -33,6 +33,8 @@ ABOUT: Final = "about.json"
 PROGRESS: Final = "progress.json"
 #: Seconds between two looks at the summary, and at most between two writings.
 _LOOK, _LONGEST = 0.5, 5.0
+#: Keys that learn: if there are more, how far they are is written less often.
+_MANY: Final = 500
 
 
 def about(plan: Plan) -> dict[str, Any]:
@@ -55,6 +57,7 @@ def about(plan: Plan) -> dict[str, Any]:
         "first_release_at": None
         if clock is None
         else show_moment(clock.end_of(layout.first_release)),
+        "learned_together": None if layout.shared is None else layout.shared.observations,
         "length": layout.length if layout.length_is_known else None,
         "keys": [key_shown(key) for key in plan.keys_now],
         "description": plan.describe().splitlines(),
@@ -88,7 +91,7 @@ def told(
 
     def progress(*, running: bool) -> None:
         now = summary()
-        content = {
+        content: dict[str, Any] = {
             "running": running,
             "absorbed": now.observations,
             "releases": now.releases,
@@ -96,14 +99,19 @@ def told(
             "last_block": now.last_block or None,
             "updated": time.time(),
         }
+        if now.of_keys is not None:
+            content["learning"] = now.of_keys.counts()
         _write(folder / PROGRESS, content, readers)
 
     def keep_telling() -> None:
         written, told_at = summary().observations, time.monotonic()
         while not ended.wait(_LOOK):
-            now = summary().observations
-            if now != written or time.monotonic() - told_at > _LONGEST:
-                written, told_at = now, time.monotonic()
+            now = summary()
+            # Many counts take a while to write, and to read.
+            left = 0 if now.of_keys is None else now.of_keys.left
+            due = _LONGEST if left > _MANY or now.observations == written else 0.0
+            if time.monotonic() - told_at > due:
+                written, told_at = now.observations, time.monotonic()
                 try:
                     progress(running=True)
                 except OSError:
@@ -125,6 +133,15 @@ def told(
         thread.join()
         with suppress(OSError):
             progress(running=False)
+
+
+def told_before(folder: Path) -> dict[str, int]:
+    """How far each key was that had released nothing, as the last run told it; {} if it is lost."""
+    try:
+        found = json.loads((folder / PROGRESS).read_text(encoding="utf-8"))["learning"]
+        return {str(key): int(count) for key, count in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _write(path: Path, content: dict[str, Any], readers: Readers) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rillet.engine.learning import Learning
 from rillet.engine.reader import Ended, Reader
 from rillet.errors import StateError, StreamEnded
 from rillet.gather.clock import Clock
@@ -60,7 +61,8 @@ class Summary:
     none while its count is lost in noise), ``delivered`` those that every sink has; ``left_out``
     are observations that came again, by their sequence numbers; ``last_release`` is the largest t
     released; ``last_block`` is when a block was absorbed, by the clock when a tick was closed;
-    ``fraction`` tells how much of the source was read.
+    ``fraction`` tells how much of the source was read; ``of_keys`` how far each of several keys is
+    that has released nothing, in a run by count.
     """
 
     plan: Plan = field(repr=False)
@@ -75,6 +77,7 @@ class Summary:
     last_block: float = 0.0
     fraction: float | None = None
     seconds: float = 0.0
+    of_keys: Learning | None = field(default=None, repr=False, compare=False)
 
     @property
     def charges(self) -> Charges:
@@ -84,16 +87,15 @@ class Summary:
 
     @property
     def learning(self) -> str:
-        """How far the warm-up is, as "learning, 3,412 of 10,000"; empty once it is over.
-
-        Of many keys only that none has released anything is known here.
-        """
+        """How far the warm-up is, as "learning, 3,412 of 10,000"; empty once it is over."""
         lag = self.plan.layout.lag
-        if not lag or self.last_release or self.plan.shared_threshold:
+        if not lag or self.plan.shared_threshold:
+            return ""
+        if self.of_keys is not None:
+            return f"learning, {self.of_keys}" if self.of_keys.left else ""
+        if self.last_release:
             return ""
         what = "observations" if self.plan.clock is None else "ticks"
-        if len(self.plan.keys) > 1 and self.plan.clock is None:
-            return f"each key learns from its first {lag:,} {what}"
         return f"learning, {min(self.observations, lag):,} of {lag:,} {what}"
 
     def __str__(self) -> str:
@@ -110,7 +112,7 @@ class Summary:
                 "are fewer than --every"
             )
         if learning := self.learning:
-            lines.append(f"nothing released yet: {learning}")
+            lines.append(learning if self.last_release else f"nothing released yet: {learning}")
         if 2 * self.valued < self.releases:
             without = self.releases - self.valued
             lines.append(
@@ -224,6 +226,8 @@ class Job:
         Of a finished source by the clock: ticks behind this one stay open.
     stop
         Set when the last tick of a clock has closed: a live source has no end of its own.
+    of_keys
+        How far each key is before its first release, by count.
     """
 
     def __init__(
@@ -236,6 +240,7 @@ class Job:
         last_release: int = 0,
         until_tick: int | None = None,
         stop: threading.Event | None = None,
+        of_keys: Learning | None = None,
     ) -> None:
         self._plan, self._streams, self._source = plan, streams, source
         self._until_tick = until_tick
@@ -249,6 +254,7 @@ class Job:
             observations=streams.absorbed,
             before=streams.absorbed,
             last_release=last_release,
+            of_keys=of_keys,
         )
 
     @property
@@ -419,6 +425,8 @@ class Job:
                 absorbed=_absorbed(store, block),
             )
             log.debug("committed")
+            if summary.of_keys is not None:
+                summary.of_keys.note(streams, key_of)
             left_out = 0
             if sequence is not None:
                 declared = int(np.count_nonzero(key_of >= 0))

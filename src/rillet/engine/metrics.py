@@ -140,6 +140,11 @@ class _Numbers:
             ("epsilon", "Promise ε for each observation", plan.epsilon),
             ("delta", "Promise δ for each observation", plan.delta),
             ("keys", "Declared keys", len(plan.keys_now) or 1),
+            (
+                "keys_learning",
+                "Declared keys before their first release",
+                now.of_keys.left if now.of_keys is not None else int(not now.last_release),
+            ),
             ("last_block_timestamp_seconds", "When the last block was absorbed", now.last_block),
             ("learning_ratio", "Learned share of what the first release needs", _learned(now)),
             (
@@ -152,7 +157,9 @@ class _Numbers:
 
 
 def _learned(now: Summary) -> float:
-    """1 when something was released; of one stream the share of the warm-up that is over."""
-    if now.last_release or len(now.plan.keys) > 1:
-        return float(now.last_release > 0)
+    """Of what the first release needs, of several keys on average; 1 when all of it has come."""
+    if now.of_keys is not None:
+        return now.of_keys.share
+    if now.last_release:
+        return 1.0
     return min(1.0, now.observations / max(now.plan.layout.first_release, 1))

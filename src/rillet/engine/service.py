@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from rillet.engine.about import told
+from rillet.engine.about import told, told_before
 from rillet.engine.config import Config, load_config
 from rillet.engine.job import Courier, Job, Summary, check_replay, ticks_at_once
+from rillet.engine.learning import Learning
 from rillet.engine.metrics import listening
 from rillet.errors import InputError, OutputError, ParameterError, StateError
 from rillet.noise import Secret
@@ -151,6 +152,7 @@ def _opened(
             last_release=last,
             until_tick=until_tick,
             stop=stop,
+            of_keys=_of_keys(config, streams),
         )
         if serve is not None:
             serve(lambda: job.summary)
@@ -172,6 +174,15 @@ def _opened(
                 raise _nothing_released(config, source, streams)
         finally:
             log.info("stopped: %s", _so_far(streams))
+
+
+def _of_keys(config: Config, streams: Streams) -> Learning | None:
+    """How far each key is before its first release, where observations of several are counted."""
+    if config.plan.clock is not None or len(config.plan.keys) < 2:
+        return None
+    if not streams.absorbed or config.state is None:
+        return Learning(config.plan, None)
+    return Learning(config.plan, told_before(config.state))
 
 
 def _so_far(streams: Streams) -> str:

@@ -60,13 +60,14 @@ def make_app(
 ) -> Guard:
     """The ASGI app that shows the releases of one run.
 
-    **Privacy.** Post-processing: opens ``releases.db`` to read, ``about.json`` and
-    ``progress.json``, and nothing else.
+    **Privacy.** Post-processing: opens ``releases.db`` or Parquet files of releases to read,
+    ``about.json`` and ``progress.json``, and nothing else.
 
     Parameters
     ----------
     path : path
-        The folder of the run's state, or a database of releases; it need not exist yet.
+        The folder of the run's state, a database of releases or a folder of Parquet files; it need
+        not exist yet.
     tokens : Tokens, optional
         Who may read; by default everybody who can connect.
     rate, hosts

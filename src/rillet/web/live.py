@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ import msgspec
 
 from rillet.errors import InputError
 from rillet.release import Key, Releases, key_from_shown
-from rillet.sink.reading import ReleaseDatabase, database_in
+from rillet.sink.reading import StoredReleases, open_releases, public_file, releases_in
 from rillet.web.answers import columns, latest_rows
 
 __all__ = ["Live", "Watcher"]
@@ -44,7 +43,8 @@ class Live:
     Parameters
     ----------
     path : path
-        The folder of a state, or a database of releases; it need not exist yet.
+        The folder of a state, a database of releases or a folder of Parquet files; it need not
+        exist yet.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -61,26 +61,17 @@ class Live:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def open(self) -> ReleaseDatabase:
-        """The database, opened to read."""
-        return ReleaseDatabase(self.path)
-
-    def _beside(self, name: str) -> dict[str, Any] | None:
-        """A public file of the run, or None if there is none."""
-        try:
-            text = database_in(self.path).with_name(name).read_text(encoding="utf-8")
-            content: dict[str, Any] = json.loads(text)
-        except (OSError, ValueError):
-            return None
-        return content
+    def open(self) -> StoredReleases:
+        """The releases, opened to read."""
+        return open_releases(self.path)
 
     def about(self) -> dict[str, Any] | None:
         """The public facts of the plan, if a run has written them."""
-        return self._beside("about.json")
+        return public_file(self.path, "about.json")
 
     def progress(self) -> dict[str, Any] | None:
         """How far the run is, if it says so, and how many seconds ago it did."""
-        found = self._beside("progress.json")
+        found = public_file(self.path, "progress.json")
         if found is not None:
             found["age"] = max(0.0, time.time() - float(found.get("updated") or 0))
         return found
@@ -88,7 +79,7 @@ class Live:
     def _stamp(self) -> tuple[Any, ...]:
         """Changes whenever the database may have."""
         stamp: list[Any] = []
-        database = database_in(self.path)
+        database = releases_in(self.path)
         for path in (database, database.with_name(database.name + "-wal")):
             try:
                 found = path.stat()
@@ -142,7 +133,7 @@ class Live:
                 self._files = stamp
                 if moved := await asyncio.to_thread(self.refresh):
                     self._tell("latest", {"names": self.names, "rows": moved})
-            progress = await asyncio.to_thread(self._beside, "progress.json")
+            progress = await asyncio.to_thread(public_file, self.path, "progress.json")
             if progress != self._progress:
                 self._progress = progress
                 self._tell("progress", {**(progress or {}), "age": 0.0})

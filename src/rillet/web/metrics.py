@@ -40,18 +40,21 @@ def _families(live: Live, *, values: bool) -> Iterator[tuple[str, str, str, list
         *("keys", "gauge", "Declared keys, by whether they release already"),
         [({"state": "releasing"}, len(latest)), ({"state": "learning"}, declared - len(latest))],
     )
-    needed = about.get("first_release")
-    learned = len(latest) / declared
-    if needed and declared == 1:
-        learned = max(learned, min(1.0, absorbed / needed))
+    needed = max(about.get("first_release") or 1, 1)
+    learning: dict[str, int] = progress.get("learning") or {}
+    if not learning and not latest and declared == 1:
+        learning = {"": absorbed}
+    shares = {key: min(1.0, count / needed) for key, count in learning.items()}
     yield (
-        "learning_ratio",
-        "gauge",
-        "Learned share of what the first release needs",
-        [({}, learned)],
+        *("learning_ratio", "gauge", "Share that has come of what first releases need, by keys"),
+        [({}, min(1.0, (len(latest) + sum(shares.values())) / declared))],
     )
     if not values:
         return
+    yield (
+        *("key_learning_ratio", "gauge", "The same, of each key that has released nothing"),
+        [({"key": key}, share) for key, share in shares.items()],
+    )
     rows = [
         ({"key": str(row["key"]), "name": name}, (value, low, high))
         for row in latest

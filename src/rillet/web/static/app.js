@@ -140,7 +140,7 @@ function take(block) {
   else if (event === "releases") takeReleases(JSON.parse(data));
   else if (event === "progress") {
     takeProgress(JSON.parse(data));
-    if (now.about) tell();
+    if (now.about) { tell(); now.learning.forEach(updateItem); }
     else refresh().then(() => { listKeys(); show(); }); // a run has begun
   }
 }
@@ -212,7 +212,7 @@ async function refresh() {
   now.learning = keys.learning;
   showPlan();
   showTotal();
-  if (now.key !== null) { listKeys(); await load(); }
+  if (now.key !== null) { listKeys(); if (now.keys.has(now.key)) await load(); }
 }
 
 async function select(key) {
@@ -322,6 +322,9 @@ function tell() {
 }
 setInterval(() => { if (!$("layout").hidden) tell(); }, 1000);
 
+// How many observations a key has that has released nothing; null where the run does not say.
+const learned = (key) => now.progress?.learning?.[key] ?? null;
+
 function showLearning() {
   const about = now.about, learning = !now.keys.has(now.key) && Boolean(about);
   $("learning").hidden = !learning;
@@ -337,9 +340,15 @@ function showLearning() {
     const left = (Date.parse(about.first_release_at) - Date.now()) / 1000;
     bar.value = Math.min(1, absorbed / needed);
     $("learning-words").textContent = `The first ${whole.format(needed)} ticks of ${duration(about.every_seconds)} teach the range; ${whole.format(Math.min(absorbed, needed))} are over. ${left > 0 ? `The first release comes at ${time(Date.parse(about.first_release_at))}, in ${duration(left)}.` : "The first release is due."}`;
+  } else if (about.learned_together && absorbed < about.learned_together) {
+    bar.value = absorbed / about.learned_together;
+    $("learning-words").textContent = `All keys learn together, from the first ${whole.format(about.learned_together)} observations of any of them; ${whole.format(absorbed)} have come.`;
   } else if (many) {
-    bar.hidden = true;
-    $("learning-words").textContent = `The first release of this key comes after ${whole.format(needed)} observations of it. ${now.keys.size} of ${about.keys.length} keys release already; the run has absorbed ${whole.format(absorbed)} observations in all.`;
+    const count = learned(now.key);
+    bar.hidden = count === null;
+    bar.value = Math.min(1, (count ?? 0) / needed);
+    const come = count === null ? "" : ` ${whole.format(count)} have come.`;
+    $("learning-words").textContent = `The first release of this key comes after ${whole.format(needed)} ${needed === 1 ? "observation" : "observations"} of it.${come} ${now.keys.size} of ${about.keys.length} keys release already.`;
   } else {
     bar.value = Math.min(1, absorbed / needed);
     $("learning-words").textContent = `${whole.format(Math.min(absorbed, needed))} of ${whole.format(needed)} observations have come; ${whole.format(Math.max(0, needed - absorbed))} are still needed before the first release. Nothing is released of a single observation until then.`;
@@ -635,7 +644,10 @@ function updateItem(key) {
   if (!li) return;
   const row = now.keys.get(key), button = li.firstChild;
   button.setAttribute("aria-current", String(key === now.key));
-  button.children[1].textContent = row ? `${number(row.value[0], half(row))} ${reachText(half(row))}` : "learning";
+  const count = learned(key), needed = now.about?.first_release;
+  const words = row ? `${number(row.value[0], half(row))} ${reachText(half(row))}` : count === null ? "learning" : `learning, ${whole.format(count)} of ${whole.format(needed)}`;
+  if (button.children[1].textContent !== words) button.children[1].textContent = words;
+  if (!row) return;
   const spark = (row?.spark ?? []).filter((value) => value !== null);
   const [low, high] = [Math.min(...spark), Math.max(...spark)];
   const points = spark.map((value, k) => `${(100 * k) / Math.max(1, spark.length - 1)},${high > low ? 90 - (80 * (value - low)) / (high - low) : 50}`);
