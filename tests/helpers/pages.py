@@ -24,6 +24,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.prompt import prompt_folder
+
 RUN = frozenset({"python", "console", "bash"})
 SHOWN = frozenset({"json", "text", "toml"})
 
@@ -109,10 +111,10 @@ class Page:
             )
 
     def _shell(self, script: str) -> subprocess.CompletedProcess[str]:
-        beside_python = str(Path(sys.executable).parent)
+        places = (prompt_folder(), Path(sys.executable).parent, os.environ.get("PATH", ""))
         environment = {
             **os.environ,
-            "PATH": f"{beside_python}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": os.pathsep.join(map(str, places)),
             "HOME": str(self.folder),
             "COLUMNS": "100",
             "NO_COLOR": "1",
