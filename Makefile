@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-JOBS   ?= 2
+JOBS   ?= 3
 VENV   := .venv
 BENCH  := .venv-bench
 BIN    := $(VENV)/bin

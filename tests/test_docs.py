@@ -30,6 +30,7 @@ NOT_RUN = {
     "docs/index.md": 1,
     "docs/live-page.md": 1,
     "docs/mechanism.md": 1,
+    "docs/reproduce.md": 1,
     "docs/sources.md": 1,
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine.clocks import METERS, SECOND, LiveJob, ticks
 from engine.jobs import Publisher, subscribe
-from helpers.crash import Kill, Leg
+from helpers.crash import PATIENCE, Kill, Leg
 from helpers.servers import mosquitto
 from rillet.times import now
 
@@ -101,12 +101,16 @@ def test_killed_and_stopped_it_counts_every_row_once_in_the_tick_of_its_arrival(
         time.sleep(2.2)  # at least one tick passes while it is down
         with job.leg() as leg:
             assert leg.wait_until_opened(), leg.tail()
-            time.sleep(0.3)
-            assert leg.terminate() == 0, leg.tail()
+            end = time.monotonic() + PATIENCE  # ticks that passed are released at the restart
+            while max(json.loads(line)["t"] for line in job.text().splitlines()) < min(
+                down + 1, 12
+            ):
+                assert time.monotonic() < end, leg.tail()
+                time.sleep(0.05)
+            running = leg.process.poll() is None  # unless the machine is so slow that it is over
+            assert (leg.terminate() if running else leg.end()) == 0, leg.tail()
         messages = [str(record["message"]) for record in leg.records()]
-        assert any(message.startswith("SIGTERM") for message in messages)
-        released = max(json.loads(line)["t"] for line in job.text().splitlines())
-        assert released >= min(down + 1, 12), "ticks that passed are released at the restart"
+        assert any(message.startswith("SIGTERM") for message in messages) or not running
         with job.leg() as leg:
             assert leg.end(60.0) == 0, leg.tail()
     assert now() > job.begin + 12 * SECOND
@@ -132,7 +136,12 @@ def test_killed_and_stopped_it_counts_every_row_once_in_the_tick_of_its_arrival(
 
 @pytest.mark.parametrize(
     ("late", "early", "grace"),
-    [("enter", "hold", 0), ("drop", "drop", 1), ("enter", "drop", 1), ("drop", "hold", 0)],
+    [
+        ("enter", "hold", 0),
+        ("drop", "drop", 1),
+        pytest.param("enter", "drop", 1, marks=pytest.mark.long),
+        pytest.param("drop", "hold", 0, marks=pytest.mark.long),
+    ],
 )
 def test_own_times(tmp_path, late, early, grace):
     """In its own tick while that is open; else as the plan says."""

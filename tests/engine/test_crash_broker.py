@@ -13,7 +13,7 @@ from rillet.noise import Secret
 
 pytest.importorskip("paho.mqtt")
 
-SHORT = {"at_random": 20, "at_each_point": 2, "together": 42, "rate": 500}
+SHORT = {"at_random": 10, "at_each_point": 2, "together": 42, "rate": 500}
 LONG = {"at_random": 200, "at_each_point": 5, "together": 32, "rate": 500}
 #: Seconds that starting takes, forked and not, and over which the kills of one run are spread.
 STARTING = {True: 0.3, False: 1.5}

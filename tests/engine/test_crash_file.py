@@ -10,10 +10,10 @@ from engine.jobs import CLOCK_PLANS, HOURS, PLANS, FileJob, Input, Uninterrupted
 from helpers.crash import POINTS, Report, kills_at_points, random_kills
 from rillet.noise import Secret
 
-SHORT = {"rows": 6_000, "at_random": 20, "at_each_point": 2, "together": 20}
+SHORT = {"rows": 4_000, "at_random": 10, "at_each_point": 2, "together": 20}
 LONG = {"rows": 20_000, "at_random": 200, "at_each_point": 5, "together": 25}
 #: By the clock, where blocks come in the order of time.
-CLOCK = {"rows": 4_000, "at_random": 10, "at_each_point": 1, "together": 20}
+CLOCK = {"rows": 3_000, "at_random": 6, "at_each_point": 1, "together": 20}
 
 
 class Runs:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ _PRELOADED = (
 )
 #: Isolated and without site, Python starts in a few milliseconds.
 _CLIENT = """#!{python} -IS
-import marshal, os, socket, sys
+import marshal, os, signal, socket, sys
 if {name!r} == "python" and sys.argv[1:2] != ["-c"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 line = socket.socket(socket.AF_UNIX)
@@ -38,6 +39,8 @@ line.connect({address!r})
 words = marshal.dumps((os.getcwd(), {name!r}, sys.argv[1:], dict(os.environ)))
 socket.send_fds(line, [len(words).to_bytes(4, "big")], [0, 1, 2])
 line.sendall(words)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: line.send(bytes([number])))
 sys.exit((line.recv(1) or b"\\x01")[0])
 """
 
@@ -109,6 +112,7 @@ def _run(line: socket.socket) -> None:
         os.environ.clear()
         os.environ.update(environment)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        threading.Thread(target=_hear, args=(line,), daemon=True).start()
         try:
             code = _rillet(arguments) if name == "rillet" else _python(arguments)
         except SystemExit as left:  # a command line that cannot be parsed
@@ -121,6 +125,13 @@ def _run(line: socket.socket) -> None:
     finally:
         line.sendall(bytes([code]))
         os._exit(code)
+
+
+def _hear(line: socket.socket) -> None:
+    """Take the signals that the program gets; end as it does when it is killed."""
+    while number := line.recv(1):
+        os.kill(os.getpid(), number[0])
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _rillet(arguments: list[str]) -> int:

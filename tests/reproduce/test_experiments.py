@@ -94,10 +94,10 @@ def test_two_drawings_are_the_same_bytes():
 
 def test_two_runs_give_the_same_numbers():
     with_data()
-    names = ["table2", "errata", "fig-days"]
+    names = ["fig-days"]
     first, second = ([result.numbers for result in reproduce(names, quick=True)] for _ in range(2))
     assert first == second
-    assert len(first) == 3
+    assert len(first) == 1
 
 
 def test_unknown_names_are_refused_before_anything_runs():

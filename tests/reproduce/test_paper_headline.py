@@ -166,7 +166,7 @@ def compare(values: FloatArray, upper: float, runs: int, **table: Any) -> Runs:
     assert np.std(short) == pytest.approx(np.std(whole), rel=0.05)
     assert np.std(short) == pytest.approx(np.std(whole), rel=1e-4)
 
-    # The batch takes other keys, and agrees up to chance: about 1 % where 5 % are allowed.
+    # The batch takes other keys, and agrees up to chance: 1 or 2 % where 5 % are allowed.
     more = np.array([shortcut.error(secret, run) for run in range(runs, 10 * runs)])
     batch = simulate(plan, values, RUNS)
     deviations = _spread(np.concatenate([short, more])), _spread(batch.errors)
@@ -180,7 +180,7 @@ def compare(values: FloatArray, upper: float, runs: int, **table: Any) -> Runs:
 
 
 def test_shortcut_agrees_with_whole_streams_of_baskets():
-    batch = compare(baskets(), 3000.0, 1000, **BASKETS)
+    batch = compare(baskets(), 3000.0, 300, **BASKETS)
     assert 0 < np.median(batch.thresholds) < 3000.0
 
 

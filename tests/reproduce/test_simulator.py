@@ -181,12 +181,12 @@ def test_drawn_noise_has_the_stated_size(strategy):
 def test_noise_of_changing_ranges_has_the_deviation_it_states(delta):
     plan = default_plan(6000, 1000.0, delta=delta)
     runs = simulate(plan, exponential(6000), 4, seed=2)
-    widths = np.repeat(runs.paths.uppers, 5000, axis=0)
+    widths = np.repeat(runs.paths.uppers, 600, axis=0)
     assert len(set(runs.paths.uppers[0].tolist())) > 2
     for t in (6000, 2000):
-        drawn = draw_noise(plan.layout, widths, t, simulation_secret(5)).reshape(4, 5000)
+        drawn = draw_noise(plan.layout, widths, t, simulation_secret(5)).reshape(4, 600)
         stated = noise_std(plan.layout, runs.paths.uppers, np.array([t]))[:, 0]
-        assert np.std(drawn, axis=1) == pytest.approx(stated, rel=0.06)
+        assert np.std(drawn, axis=1) == pytest.approx(stated, rel=0.15)
     again, other = (simulate(plan, exponential(6000), 3, seed=seed) for seed in (2, 3))
     assert np.array_equal(again.paths.uppers, runs.paths.uppers[:3])
     assert again.errors.tolist() != other.errors.tolist()
@@ -317,8 +317,8 @@ def normal_p_value(values: FloatArray) -> float:
 def agrees(found: Comparison, allowed: float) -> None:
     """The law of what is left, then the two figures that everything here rests on."""
     check(f"noise left in {len(found.left):,} whole runs", normal_p_value(found.left))
-    with pytest.raises(StatisticalFailure):  # a noise two and a half times as large would show
-        check("power", normal_p_value(found.left * 2.5), budget=Budget())
+    with pytest.raises(StatisticalFailure):  # a noise four times as large would show
+        check("power", normal_p_value(found.left * 4), budget=Budget())
     mean, expected_mean = np.mean(np.abs(found.errors)), np.mean(found.runs.expected_errors)
     assert mean == pytest.approx(expected_mean, rel=allowed)
     # Relative to each run's own noise: one run in many has a range that is far too wide.
@@ -326,8 +326,8 @@ def agrees(found: Comparison, allowed: float) -> None:
 
 
 def test_runs_agree_with_whole_streams():
-    """With 150 runs chance alone moves a mean |error| by 6 %, so 20 % are allowed."""
-    agrees(compare(150), allowed=0.2)
+    """With 80 runs chance alone moves a mean |error| by 8 %, so 25 % are allowed."""
+    agrees(compare(80), allowed=0.25)
 
 
 @pytest.mark.long
