@@ -532,7 +532,8 @@ class Streams(_Single):
                 return np.full(len(indices), self._store.progress.ticks)
             if self._store.crowd is not None:
                 return self._store.crowd.t[indices]
-            return np.array([self._read(index).state.t for index in indices.tolist()], np.int64)
+            own = [self._read(index).state.t for index in indices.tolist()]
+            return np.array(own, np.int64) + self._tree.added_after[indices]
 
     def charges(self, key: Key | str | int = ()) -> Charges:
         """What each observation of a key has been charged so far."""

@@ -35,11 +35,13 @@ class Learning:
 
     def __init__(self, plan: Plan, before: Mapping[str, int] | None) -> None:
         self.needed = plan.layout.first_release
-        self._keys = plan.keys
-        self._counts = np.zeros(len(plan.keys), np.int64)
+        self._keys = plan.tree.keys  # those that were retired too
+        self._live = [each for each in plan.tree.indices.values() if each < len(self._keys)]
+        self._counts = np.full(len(self._keys), _RELEASES, np.int64)
+        self._counts[self._live] = 0
         if before is not None:
-            shown = (str(key_shown(key)) for key in plan.keys)
-            self._counts[:] = [before.get(key, _UNKNOWN) for key in shown]
+            shown = (str(key_shown(self._keys[index])) for index in self._live)
+            self._counts[self._live] = [before.get(key, _UNKNOWN) for key in shown]
 
     def note(self, streams: Streams, key_of: IntArray) -> None:
         """After a block with observations of these keys, by their indices, -1 for none.
@@ -67,7 +69,7 @@ class Learning:
     def share(self) -> float:
         """How much of what all keys need before their first releases has come."""
         some = self._counts[self._counts >= 0]
-        return 1.0 - float((1 - some / self.needed).sum()) / len(self._counts)
+        return 1.0 - float((1 - some / self.needed).sum()) / len(self._live)
 
     def counts(self) -> dict[str, int]:
         """Counts by shown key, the furthest keys first."""
@@ -78,4 +80,4 @@ class Learning:
     def __str__(self) -> str:
         """As "38 of 40 keys; the furthest has 3,412 of 10,000 observations"."""
         furthest = f"the furthest has {self.furthest:,} of {self.needed:,} observations"
-        return f"{self.left:,} of {len(self._keys):,} keys; {furthest}"
+        return f"{self.left:,} of {len(self._live):,} keys; {furthest}"
