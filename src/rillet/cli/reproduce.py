@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     total = len(EXPERIMENTS) if "all" in names else len(set(names))
     results: list[Result] = []
     with _progress(total) as (tell, done):
-        for result in reproduce(names, quick=args.quick, tell=tell):
+        for result in reproduce(names, quick=args.quick, tell=tell, processes=os.cpu_count() or 1):
             results.append(result)
             done(result.name)
     page = write_report(results, Path(args.out), quick=args.quick)
