@@ -286,3 +286,67 @@ def test_what_a_look_sees_is_all_keys_and_each_tick_has_its_own_key() -> None:
     off = np.abs(look.noisy - exact)
     assert 0 < off.max() < 8 * look.scale
     assert sum(exact) == 256 * counted.sum()
+
+
+def grouped(**more: Any) -> rillet.Plan:
+    keys = [(kind, number) for kind in ("home", "works") for number in range(6)]
+    options = {"keys": keys, "shared_threshold": True, "upper": 5000.0, "groups": 1, "lag": 4}
+    return make(**{**options, **more})
+
+
+def test_groups_learn_by_themselves() -> None:
+    """Each as a fleet of its own keys would, up to the noise."""
+    plan, rng = grouped(), np.random.default_rng(4)
+    tick_of = np.repeat(np.arange(1, 61), 1200)
+    key_of = np.tile(np.repeat(np.arange(12), 100), 60)
+    values = rng.exponential(2.0, len(key_of)) * np.where(key_of < 6, 1.0, 400.0)
+    streams = plan.open_many(secret=SECRET)
+    releases = run(streams, (values, key_of, tick_of))
+    last = {release.key: release for release in releases.latest().values()}
+    homes, works = last["home", 0], last["works", 0]
+    assert homes.clip_upper < 60
+    assert works.clip_upper > 1000
+    assert homes.clip_upper == last["home", 5].clip_upper
+    assert homes.noise_std < works.noise_std / 20
+    assert homes.value == pytest.approx(2.0, abs=6 * homes.noise_std + 0.2)
+    # What one group had changes nothing of the other.
+    values[key_of >= 6] /= 7
+    other = run(plan.open_many(secret=SECRET), (values, key_of, tick_of)).latest()
+    assert other["home", 3] == last["home", 3]
+    assert other["works", 3].clip_upper < works.clip_upper
+
+
+def test_groups_are_kept_with_the_state(tmp_path: Any) -> None:
+    keys = grouped().keys
+    plan = grouped(groups={"even": keys[::2], "odd": keys[1::2]})
+    assert plan.tree.group_of.tolist() == [0, 1] * 6
+    assert rillet.Plan.from_json(plan.to_json()) == plan
+    plan.open_folder(tmp_path / "state").close()
+    with pytest.raises(rillet.errors.StateError, match="in other groups"):
+        grouped().open_folder(tmp_path / "state")
+    amended = plan.amend_folder(tmp_path / "state", retire=[("home", 0)])
+    amended.open_folder(tmp_path / "state").close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"groups": 2},
+        {"groups": {"a": [("home", 0)]}},
+        {"groups": "many"},
+        {"shared_threshold": False},
+        {"levels": ["all"]},
+    ],
+)
+def test_groups_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(rillet.errors.ParameterError, match="groups"):
+        grouped(**wrong)
+
+
+def test_a_key_joins_the_group_that_its_name_says(tmp_path: Any) -> None:
+    plan = grouped()
+    plan.open_folder(tmp_path / "state").close()
+    plan = plan.amend_folder(tmp_path / "state", add=[("works", 6)])
+    assert plan.tree.group_of.tolist() == [0] * 6 + [1] * 7
+    with pytest.raises(rillet.errors.ParameterError, match="groups"):
+        plan.amend_folder(tmp_path / "state", add=[("school", 1)])

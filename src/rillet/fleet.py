@@ -186,14 +186,12 @@ class Fleet(Whole):
         tree: Tree,
         common: Common,
         pages: list[Page],
-        group_of: IntArray | None = None,
         offset: int = 0,
     ) -> None:
         assert layout.fleet
         self.offset = offset
         self.layout, self.tree, self.common, self.pages = layout, tree, common, pages
-        self.group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
-        self.groups = int(self.group_of.max(initial=0)) + 1
+        self.group_of, self.groups = tree.group_of, len(tree.groups)
         self._in_group = np.bincount(self.group_of[: len(tree.keys)], minlength=self.groups)
         self._firsts = np.array([first for first, *_ in spans(tree)])
         #: The last sequence number of each key that was absorbed.
@@ -208,16 +206,14 @@ class Fleet(Whole):
         layout: Layout,
         tree: Tree,
         secret: Secret,
-        group_of: IntArray | None = None,
         offset: int = 0,
     ) -> Fleet:
         """All keys and totals at their beginning."""
-        group_of = np.zeros(len(tree), np.int64) if group_of is None else group_of
         pages = [
-            new_page(layout, first, group_of[first : first + count])
+            new_page(layout, first, tree.group_of[first : first + count])
             for first, count, *_ in spans(tree)
         ]
-        fleet = cls(layout, tree, Common(secret), pages, group_of, offset)
+        fleet = cls(layout, tree, Common(secret), pages, offset)
         if layout.declared_range is not None:
             declared = layout.declared_range.lower, layout.declared_range.upper, 0.0, np.nan
             lower, upper, nothing, unknown = (np.full(fleet.groups, one) for one in declared)
@@ -240,7 +236,7 @@ class Fleet(Whole):
         fleet = Fleet(layout, tree, common, self.pages)
         fleet.sequence[: len(self.sequence)] = self.sequence
         for first, count, after, own_name in list(spans(tree))[len(self.pages) :]:
-            page = new_page(layout, first, fleet.group_of[first : first + count])
+            page = new_page(layout, first, tree.group_of[first : first + count])
             page.added_after, page.name, page.t = after, own_name, common.t
             if common.found:
                 page.segment = len(common.found) - 2

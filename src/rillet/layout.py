@@ -160,6 +160,8 @@ class Layout:
     repeats: bool = False
     #: Whether all keys are stepped at once, and learn their ranges in groups.
     fleet: bool = False
+    #: Groups of keys that share a range: an observation is in the looks of its own alone.
+    groups: int = 1
     #: Totals of several keys, from that of all keys down: each observation is in one of each.
     levels: tuple[LevelTotals, ...] = ()
     #: Other promises, each with the first tick that it holds for.

@@ -25,6 +25,8 @@ from rillet.release import Key
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
+#: Leading parts of a key that name its group, or each group with its keys.
+Groups: TypeAlias = int | tuple[tuple[Key, tuple[Key, ...]], ...]
 Auto: TypeAlias = Literal["auto"]
 
 #: By default, what the total of all keys gets of the budget, and all levels between it and the keys
@@ -117,6 +119,18 @@ def _groups(level: str, of: Any) -> tuple[tuple[Key, tuple[Key, ...]], ...]:
     except (ParameterError, TypeError, ValueError):
         expected = "each total once, with the list of its keys"
         raise ParameterError(f"levels.{level}", expected, of) from None
+
+
+def declared_groups(given: Any) -> Groups | None:
+    """Groups of keys that share a clipping range: so many leading parts, or each with its keys."""
+    if given is None or (type(given) is int and given > 0):
+        return given
+    if isinstance(given, str) and given.isdecimal() and int(given):
+        return int(given)
+    if isinstance(given, Mapping | list | tuple):
+        return _groups("groups", given)
+    expected = "a number of leading parts of a key, or each group with its keys"
+    raise ParameterError("groups", expected, given)
 
 
 def declared_levels(given: Any) -> tuple[Level, ...]:
@@ -234,8 +248,14 @@ class Tree:
     [[3, 3, 3], [4, 4, 5]]
     """
 
-    def __init__(self, keys: tuple[Key, ...] | Roster, levels: tuple[Level, ...] = ()) -> None:
+    def __init__(
+        self,
+        keys: tuple[Key, ...] | Roster,
+        levels: tuple[Level, ...] = (),
+        groups: Groups | None = None,
+    ) -> None:
         self.roster = keys if isinstance(keys, Roster) else Roster(keys)
+        self._groups = groups
         keys = self.keys = self.roster.keys
         self.names = tuple(level.name for level in levels)
         if len(set(self.names)) < len(levels):
@@ -290,6 +310,33 @@ class Tree:
         """The index of each stream that is not retired."""
         gone = self.roster.retired
         return {key: index for index, key in enumerate(self.all_keys) if index not in gone}
+
+    @cached_property
+    def groups(self) -> dict[Key, int]:
+        """The groups of keys that share a clipping range, with their numbers."""
+        numbers: dict[Key, int] = {}
+        for group in self._group_of_keys[: len(self.keys_at_first)]:
+            numbers.setdefault(group, len(numbers))
+        return numbers
+
+    @cached_property
+    def _group_of_keys(self) -> list[Key]:
+        if self._groups is None:
+            return [()] * len(self)
+        if isinstance(self._groups, int):
+            own = Level("groups")
+            return _totals_of_keys(self.keys, self._groups, own)
+        return _totals_of_keys(self.keys, 0, Level("groups", of=self._groups))
+
+    @cached_property
+    def group_of(self) -> IntArray:
+        """The number of each stream's group."""
+        try:
+            return np.array([self.groups[group] for group in self._group_of_keys], np.int64)
+        except KeyError as error:
+            raise ParameterError(
+                "amendments", "keys of the groups that there are", error.args[0]
+            ) from None
 
     @property
     def keys_at_first(self) -> tuple[Key, ...]:

@@ -200,7 +200,7 @@ def add_plan_options(
         "baseline: the plain binary tree at the bound" + f"; {meaning}" * bool(meaning),
     )
     for option in (*_plan_options(), *_memory_options(), *_person_options()):
-        if option.name in ("levels", "shared_threshold") and not keyed:
+        if option.name in ("levels", "groups", "shared_threshold") and not keyed:
             continue
         flag = f"--{option.name.replace('_', '-')}"
         if option.type is bool:

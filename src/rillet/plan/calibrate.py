@@ -134,6 +134,7 @@ def _layout_at_first(plan: Plan) -> Layout:
         unit=plan.unit,
         gate=gate_of(plan),
         fleet=fleet,
+        groups=len(plan.tree.groups) if fleet else 1,
         levels=_levels(plan, main, warm_up, threshold, lag),
     )
 

@@ -254,7 +254,7 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     share = TailHistogram.share
     if plan.shared_threshold and plan.clock is not None:
         # Counts of many keys need less of each: with as many times as many, as much less noise.
-        share = max(_SMALLEST_LOOK_SHARE, share / len(plan.keys))
+        share = max(_SMALLEST_LOOK_SHARE, share / plan.keys_that_share)
     # The noise of a sum with a hidden count is scaled to the farther end of the range from 0.
     two_sided = plan.clock is None or not plan.statistic.from_zero or plan.bounds.lower < 0
     growth = TailHistogram.growth if refresh == "auto" else refresh
@@ -273,7 +273,7 @@ def _tail_lag(plan: Plan, length: int) -> int:
         longest = max(1, _LONGEST_WARM_UP_BY_CLOCK // plan.clock.every)
         lag = max(1, min(length // _WARM_UP_PART, span, length if plan.length else longest))
         # Keys that learn together have more values in a tick: at least one each, it is hoped.
-        enough = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon) / max(1, len(plan.keys)))
+        enough = math.ceil(_LONGEST_WARM_UP / min(1.0, plan.epsilon) / plan.keys_that_share)
         return min(lag, enough) if plan.shared_threshold else lag
     shortest, longest = (
         math.ceil(count / min(1.0, plan.epsilon)) for count in (_SHORTEST_WARM_UP, _LONGEST_WARM_UP)

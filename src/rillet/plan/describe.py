@@ -118,6 +118,8 @@ def _course(layout: Layout) -> Iterator[str]:
             yield f"The first {lag:,} observations teach the range ({budget}); {then}."
         else:
             learns = "of all keys together teach" if layout.fleet else "teach"
+            if layout.groups > 1:
+                learns = f"teach each of {layout.groups:,} groups of keys, by itself,"
             yield (
                 f"The first {duration_words(lag * clock.every)} ({_ticks(lag)}) {learns} the range "
                 f"({budget}); the first release comes after them, at "

@@ -25,7 +25,15 @@ from rillet.gather.clock import Clock
 from rillet.gather.gate import Gate
 from rillet.gather.grid import UNKNOWN_LENGTH_CAP, check_range
 from rillet.layout import Layout
-from rillet.levels import Level, Tree, declared_keys, declared_levels, with_shares
+from rillet.levels import (
+    Groups,
+    Level,
+    Tree,
+    declared_groups,
+    declared_keys,
+    declared_levels,
+    with_shares,
+)
 from rillet.noise import KeyPart, Secret
 from rillet.options import (
     Option,
@@ -76,6 +84,7 @@ LONGEST_WINDOW = 2**16
 _LEFT_OUT: dict[str, Any] = {
     "keys": (),
     "levels": (),
+    "groups": None,
     "amendments": (),
     "shared_threshold": False,
     "start": None,
@@ -236,6 +245,14 @@ class Plan:
         "observation then has the threshold's share less to spend",
         default=False,
     )
+    groups: Groups | None = option(
+        "groups of keys that each share a clipping range of their own, by the clock with "
+        "shared_threshold: how many leading parts of a key name its group, or each group with its "
+        "keys",
+        default=None,
+        metavar="PARTS",
+        converter=declared_groups,
+    )
     amendments: tuple[Amendment, ...] = option(
         "what was changed in a running state since it began: keys that were added, retired or "
         "renamed, and another ε, as rillet amend writes them",
@@ -342,6 +359,15 @@ class Plan:
         object.__setattr__(self, "unit", unit)
 
     def _check_sharing(self) -> None:
+        if self.groups is not None and (
+            not self.shared_threshold or self.clock is None or self.levels
+        ):
+            raise ParameterError(
+                "groups",
+                "none but by the clock with shared_threshold, and without totals, which need one "
+                "range",
+                self.groups if isinstance(self.groups, int) else "some",
+            )
         if not self.shared_threshold:
             return
         if not self.keys:
@@ -405,6 +431,8 @@ class Plan:
             )
         if self.levels and any(each.add or each.rename for each in changed):
             raise ParameterError("amendments", "the same keys where they have totals", "a change")
+        if self.groups is not None and any(each.rename for each in changed):
+            raise ParameterError("amendments", "the same names where keys have groups", "others")
         if any(each.epsilon is not None for each in changed):
             if self.clock is None:
                 raise ParameterError(
@@ -614,7 +642,12 @@ class Plan:
     @cached_property
     def tree(self) -> Tree:
         """The keys, those that were added included, and the totals that they belong to."""
-        return Tree(roster_of(self.keys or ((),), self.amendments), self.levels)
+        return Tree(roster_of(self.keys or ((),), self.amendments), self.levels, self.groups)
+
+    @property
+    def keys_that_share(self) -> int:
+        """How many keys share a clipping range at least, where they do: those of a group."""
+        return int(np.bincount(self.tree.group_of).min())
 
     @property
     def keys_now(self) -> tuple[Key, ...]:

@@ -115,7 +115,7 @@ def open_folder(
                 "mechanism": json.dumps(layout.mechanism),
                 "run": run or "",
                 "source": source or "",
-                "keys": _digest_of_keys(keys),
+                "keys": _digest_of_keys(tree),
             }
             _replace(folder / "plan.json", plan_json + "\n")
             _mark(folder, facts["identity"], Opened())
@@ -140,7 +140,7 @@ def open_folder(
         raise
     store.lock = lock
     try:
-        _check_facts(folder, store.facts, layout, keys, run=run, source=source)
+        _check_facts(folder, store.facts, layout, tree, run=run, source=source)
         _check_amendments(folder, store, amendments)
         _check_mark(folder, store, restored=restored)
         if layout.fleet:
@@ -335,10 +335,11 @@ def _check_facts(
     folder: Path,
     facts: dict[str, str],
     layout: Layout,
-    keys: tuple[Key, ...],
+    tree: Tree,
     **given: str | None,
 ) -> None:
     """Refuse another plan, another version of a mechanism, or another input: say what differs."""
+    keys = tree.keys_at_first
     was, now = json.loads(facts["mechanism"]), json.loads(json.dumps(layout.mechanism))
     instead = f"go on with the plan in {folder / 'plan.json'}, or begin in another folder"
     kept = _keys_of_plan(folder)
@@ -354,7 +355,7 @@ def _check_facts(
             what = f"another version of its mechanism: {differences(was, now)}"
         amend = amend if epsilons[0] != epsilons[1] else ""
         raise StateError(f"{folder}: this state belongs to {what}; {instead}{amend}")
-    if facts["keys"] != _digest_of_keys(keys):
+    if facts["keys"] != _digest_of_keys(tree):
         found = "not those declared now" if kept is None else _other_keys(kept, keys)
         raise StateError(f"{folder}: this state belongs to other keys: {found}; {instead}{amend}")
     for name, now in given.items():
@@ -404,13 +405,17 @@ def _other_keys(before: tuple[Key, ...], keys: tuple[Key, ...]) -> str:
             names = sorted(" ".join(map(str, key)) for key in some)
             more = f" and {len(names) - 3:,} more" * (len(names) > 3)
             found.append(f"{what}: {', '.join(names[:3])}{more}")
-    return (
-        f"it has {len(was):,}, {len(keys):,} are declared now ({'; '.join(found) or 'reordered'})"
-    )
+    differ = "; ".join(found) or "in another order, or in other groups"
+    return f"it has {len(was):,}, {len(keys):,} are declared now ({differ})"
 
 
-def _digest_of_keys(keys: tuple[Key, ...]) -> str:
-    return f"{len(keys)} {hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:32]}"
+def _digest_of_keys(tree: Tree) -> str:
+    """Of the keys, and of their groups, with which the state began."""
+    keys = tree.keys_at_first
+    known: list[object] = [keys]
+    if len(tree.groups) > 1:
+        known.append(tree.group_of[: len(keys)].tolist())
+    return f"{len(keys)} {hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]}"
 
 
 # --- who ran here last -----------------------------------------------------------------------
