@@ -34,6 +34,8 @@ from rillet.threshold import FixedThreshold, Outlook, Threshold
 
 #: From the leaf after this one on, what lattice units are worth.
 Worth: TypeAlias = tuple[int, Units]
+#: So many covariances between ends of segments are kept at hand.
+_MOST_KNOWN: Final = 4096
 #: What the noise of a segment long ago still weighs, where it counts for nothing any more.
 _FORGOTTEN: Final = 1e-9
 #: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
@@ -786,6 +788,7 @@ class _Terms:
     def __init__(self, layout: Layout, leaves: IntArray, worth: Sequence[Worth]) -> None:
         assert layout.main is not None
         self._main = layout.main
+        self._known: dict[tuple[int, int], Any] = layout.__dict__.setdefault("_among_ends", {})
         units = [each for _, each in worth]
         window, theta = layout.memory.window, layout.discount
         changed = [j for j in range(1, len(worth)) if not _equal(units[j - 1], units[j])]
@@ -853,9 +856,14 @@ class _Terms:
 
     @cached_property
     def _among_ends(self) -> list[tuple[int, int, Any]]:
-        ends = self._ends
+        # They stay the same, release after release: each is worked out once.
+        ends, known = self._ends, self._known
+        if len(known) > _MOST_KNOWN:
+            known.clear()
+        for pair in {(min(a, b), max(a, b)) for a in ends for b in ends} - known.keys():
+            known[pair] = self._covariance(*map(np.int64, pair))
         return [
-            (i, j, self._covariance(np.minimum(ends[i], ends[j]), np.maximum(ends[i], ends[j])))
+            (i, j, known[min(ends[i], ends[j]), max(ends[i], ends[j])])
             for i in range(len(ends))
             for j in range(i + 1)
         ]
