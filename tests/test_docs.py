@@ -15,7 +15,10 @@ import pytest
 
 import rillet
 from helpers.pages import RUN, SHOWN, Page, blocks, matches
+from helpers.servers import broker, database
 from rillet.release import FIELDS
+
+__all__ = ["broker", "database"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,9 +42,21 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.fixture
+def servers(page, request):
+    """Real ones in place of those that a page names."""
+    if page.name != "engineer.md":
+        return {}
+    broker, database = map(request.getfixturevalue, ("broker", "database"))
+    return {
+        "broker.example:1883": f"{broker.host}:{broker.port}",
+        "host=db.example dbname=grid user=rillet": database.dsn(),
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_blocks_of_a_page_run(page, tmp_path):
-    running = Page(tmp_path)
+def test_the_blocks_of_a_page_run(page, tmp_path, servers):
+    running = Page(tmp_path, servers)
     for block in blocks(page):
         assert block.language in RUN | SHOWN, (
             f"{block}: '{block.language}' is neither run ({', '.join(sorted(RUN))}) "

@@ -21,7 +21,8 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from helpers.prompt import prompt_folder
@@ -78,14 +79,19 @@ def blocks(page: Path) -> list[Block]:
 
 
 class Page:
-    """A page that is being worked through, in a folder of its own."""
+    """A page that is being worked through, in a folder of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    ``servers`` has what is put in place of the names of servers in the page.
+    """
+
+    def __init__(self, folder: Path, servers: Mapping[str, str] | None = None) -> None:
+        self.folder, self.servers = folder, servers or {}
         self.namespace: dict[str, object] = {"__name__": "__main__"}
 
     def run(self, block: Block) -> None:
         """Run one block; an exception or an ``AssertionError`` names page and line."""
+        for name, server in self.servers.items():
+            block = replace(block, code=block.code.replace(name, server))
         {"python": self._python, "console": self._console, "bash": self._bash}[block.language](
             block
         )

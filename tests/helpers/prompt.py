@@ -60,12 +60,14 @@ def prompt_folder() -> Path:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"},
+        start_new_session=True,
     )
     assert server.stdin is not None and server.stdout is not None
 
     def end() -> None:
-        server.stdin.close()
+        os.killpg(server.pid, signal.SIGKILL)  # with whatever a command has left behind
         server.wait(10)
+        server.stdin.close()
         server.stdout.close()
         folder.cleanup()
 

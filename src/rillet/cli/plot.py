@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         found, {key: shown[key] for key in wanted}, along=args.along, path=Path(args.out)
     )
     more = len(shown) - len(wanted)
-    say(f"{args.out}: {len(wanted)} keys" * (len(shown) > 1) + args.out * (len(shown) == 1))
+    say(f"{args.out}: {len(wanted)} keys" if len(wanted) > 1 else args.out)
     if more and not args.key:
         say(f"{more:,} more keys; name those to draw with --key")
     return 0
