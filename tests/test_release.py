@@ -187,7 +187,9 @@ def test_record_is_json_with_the_same_names():
             assert value == getattr(release, name)
     unknown = {name for name, value in record.items() if value is None}
     only_of_some = {"noise_covariance", "noise_slack", "noise_lower", "noise_upper"}
-    assert unknown == {"clipped_share", *only_of_some}
+    # The paper's threshold measures no tail.
+    assert unknown == {"clipped_share", "clipping_below", "clipping_above", *only_of_some}
+    assert record["tail"] == "unknown"
     assert record["count_noise_std"] == 0.0
 
 
@@ -562,8 +564,8 @@ def test_columns_that_follow_from_others_come_back(rows):
 
 def test_bytes_of_another_version_are_refused():
     content = bytearray(table_of().to_bytes())
-    content[8:12] = struct.pack("<I", 3)
-    with pytest.raises(StateError, match="expected version 2, found 3"):
+    content[8:12] = struct.pack("<I", 4)
+    with pytest.raises(StateError, match="expected version 3, found 4"):
         Releases.from_bytes(bytes(content))
 
 

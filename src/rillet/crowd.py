@@ -295,10 +295,10 @@ class Crowd(Whole):
         clipping = lattice.anchor.range
         ends = ranges(*(np.full(len(t), end) for end in (clipping.lower, clipping.upper)))
         covariance = layout.covariances(leaf, lattice.worth)
-        columns = values_of(layout, t, sums, covariance, ends, complete)
+        columns = values_of(layout, t, sums, covariance, ends, (), complete)
         width = len(layout.statistic.names)
         for name, number in clipping_fields(layout, clipping, float("nan")).items():
-            columns[name] = np.full(len(t) * width, number)
+            columns.setdefault(name, np.full(len(t) * width, number))
         times = np.full(len(t), at)
         self._keep_latest(rows, t, times, columns, width)
         used, first = np.unique(rows, return_index=True)
@@ -312,8 +312,7 @@ class Crowd(Whole):
             times,
             layout.statistic.names,
             columns,
-            layout.noise_law,
-            layout.post_processing,
+            **layout.common,
         )
 
     def _keep_latest(
@@ -344,8 +343,7 @@ class Crowd(Whole):
                 **dict.fromkeys(NUMBERS, float("nan")),
                 "name": name,
                 **{number: float(one[index, place]) for number, one in self._latest.items()},
-                "noise_law": layout.noise_law,
-                "post_processing": layout.post_processing,
+                **layout.common,
             }
             for place, name in enumerate(layout.statistic.names)
         ]

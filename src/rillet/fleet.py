@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from rillet.errors import StateError
 from rillet.gather.grid import LARGEST_SUM, Grids
-from rillet.layout import COUNT_SHARES, Layout, Segment, Worth, nearest_share
+from rillet.layout import COUNT_SHARES, Layout, Margins, Segment, Worth, nearest_share
 from rillet.levels import Added, Tree
 from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Release, Releases, Rows
-from rillet.statistic import Leaf, Range, Units
+from rillet.statistic import Leaf, Margin, Range, Units
 from rillet.step import (
     LOOKS_KEPT,
     Anchor,
@@ -83,6 +83,14 @@ class Found(NamedTuple):
     upper: FloatArray
     removed_each: FloatArray
     clipped_share: FloatArray
+    margin_below: FloatArray
+    margin_above: FloatArray
+    margin_variance: FloatArray
+
+    def margin_of(self, group: IntArray) -> Margin:
+        """How far clipping is off in each key, by its group."""
+        margin = self.margin_below, self.margin_above, self.margin_variance
+        return Margin(*(each[group] for each in margin))
 
     def range_of(self, group: IntArray) -> Range:
         """The clipping range of each key, by its group."""
@@ -217,7 +225,8 @@ class Fleet(Whole):
         if layout.declared_range is not None:
             declared = layout.declared_range.lower, layout.declared_range.upper, 0.0, np.nan
             lower, upper, nothing, unknown = (np.full(fleet.groups, one) for one in declared)
-            fleet.common.found.append(Found(lower, upper, nothing, unknown))
+            off = layout.margin((), 0, ranges(lower, upper))
+            fleet.common.found.append(Found(lower, upper, nothing, unknown, *off[:2], nothing))
             fleet._begin_main()
             for page in pages:
                 begin_main(layout, page, fleet.common.found, ())
@@ -459,7 +468,8 @@ class Fleet(Whole):
             looks, ranges = looks[-LOOKS_KEPT:], ranges[1 - LOOKS_KEPT :]
         common.looks[group], common.ranges[group] = looks, (*ranges, finding.range)
         each = finding.removed_each if layout.statistic.clips else 0.0
-        return finding.range.lower, finding.range.upper, each, finding.clipped_share
+        learned = finding.range
+        return learned.lower, learned.upper, each, finding.clipped_share, *finding.margin_each
 
     def note_sequence(self, numbers: Mapping[int, int]) -> None:
         """The last sequence number of some keys that was absorbed."""
@@ -491,7 +501,6 @@ class Fleet(Whole):
         if not page.latest:
             return None
         layout, row, names = self.layout, index - page.first, self.layout.statistic.names
-        shared = {"noise_law": layout.noise_law, "post_processing": layout.post_processing}
         unknown = dict.fromkeys(NUMBERS, float("nan"))
         rows: Rows = [
             {
@@ -501,7 +510,7 @@ class Fleet(Whole):
                     number: float(column[row * len(names) + place])
                     for number, column in page.latest.items()
                 },
-                **shared,
+                **layout.common,
             }
             for place, name in enumerate(names)
         ]
@@ -652,7 +661,8 @@ def begin_main(
         page.units = units
         if table is not None:
             covariance = layout.covariances_of_warm_up(count, units)
-            table.fill(page, sums, covariance, clipping, found.clipped_share[page.group])
+            margins = ((0, found.margin_of(page.group)),)
+            table.fill(page, sums, covariance, clipping, found.clipped_share[page.group], margins)
         latest: Sequence[FloatArray] = page.sums
     else:
         latest = ()
@@ -785,7 +795,14 @@ def _tell(
     ]
     warm_up = _warm_up_units(layout, page, found[0])
     covariance = layout.covariances(np.array([number]), worth, warm_up)
-    table.fill(page, sums, covariance, learned.range_of(group), learned.clipped_share[group])
+    margins: Margins = ()
+    if layout.has_margins:
+        felt = zip(page.begins, found[page.segment + 1 - len(page.begins) :], strict=False)
+        margins = tuple(
+            (layout.lag + begin * layout.every, one.margin_of(group)) for begin, one in felt
+        )
+    clipping, share = learned.range_of(group), learned.clipped_share[group]
+    table.fill(page, sums, covariance, clipping, share, margins)
 
 
 def _anchor(
@@ -820,6 +837,7 @@ class _Readings(NamedTuple):
     spread: FloatArray
     clipping: Range
     clipped_share: FloatArray
+    margins: Margins
 
 
 class Table:
@@ -833,7 +851,7 @@ class Table:
         self._names = numbers_of(layout)
         self._columns = {
             name: np.empty(rows)
-            for name in (*self._names, "clip_lower", "clip_upper", "clipped_share")
+            for name in (*self._names, *clipping_fields(layout, Range(0.0, 1.0), 0.0))
         }
         self._filled = False
 
@@ -844,16 +862,19 @@ class Table:
         covariance: Callable[[int, int], Any],
         clipping: Range,
         clipped_share: FloatArray,
+        margins: Margins,
     ) -> None:
         """Take the readings of a page."""
         if not self._tree.totals:
-            self._work_out(page, sums, covariance, clipping, clipped_share)
+            self._work_out(page, sums, covariance, clipping, clipped_share, margins)
             return
         count = range(len(sums))
         spread = np.empty((len(sums), len(sums), len(page)))
         for one, other in product(count, count):
             spread[one, other] = covariance(one, other)
-        self._waiting.append(_Readings(page, np.array(sums), spread, clipping, clipped_share))
+        self._waiting.append(
+            _Readings(page, np.array(sums), spread, clipping, clipped_share, margins)
+        )
         if sum(len(each.page) for each in self._waiting) == len(self._tree):
             self._make_consistent()
 
@@ -864,13 +885,14 @@ class Table:
             np.concatenate([each.sums for each in waiting], -1)[..., None],
             np.concatenate([each.spread for each in waiting], -1)[..., None],
         )
-        for page, *_, clipping, clipped_share in waiting:
+        for page, _, _, clipping, clipped_share, margins in waiting:
             own = slice(page.first, page.first + len(page))
 
             def covariance(one: int, other: int, own: slice = own) -> FloatArray:
                 return spread[one, other, own, 0]
 
-            self._work_out(page, list(sums[:, own, 0]), covariance, clipping, clipped_share)
+            own_sums = list(sums[:, own, 0])
+            self._work_out(page, own_sums, covariance, clipping, clipped_share, margins)
 
     def _work_out(
         self,
@@ -879,13 +901,14 @@ class Table:
         covariance: Callable[[int, int], Any],
         clipping: Range,
         clipped_share: FloatArray,
+        margins: Margins,
     ) -> None:
         """Work out the numbers of a page, and keep them as its latest."""
         layout, count = self._layout, len(page)
         width = len(layout.statistic.names)
         part = slice(page.first * width, (page.first + count) * width)
         t = np.full(count, self._t)
-        numbers = values_of(layout, t, sums, covariance, clipping)
+        numbers = values_of(layout, t, sums, covariance, clipping, margins)
         for name in self._names:
             self._columns[name][part] = numbers[name]
         for name, column in clipping_fields(layout, clipping, clipped_share).items():
@@ -916,6 +939,5 @@ class Table:
             times_of(layout, t, 0),
             layout.statistic.names,
             columns,
-            layout.noise_law,
-            layout.post_processing,
+            **layout.common,
         )

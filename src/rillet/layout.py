@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,12 +28,14 @@ from rillet.gather.gate import GateRule
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.noise import FloatArray, IntArray
 from rillet.privacy import Charges, Cost, Event, Guarantee, Person
-from rillet.statistic import Leaf, Memory, Range, Setting, Several, Statistic, Totals, Units
+from rillet.statistic import Leaf, Margin, Memory, Range, Setting, Several, Statistic, Totals, Units
 from rillet.strategy import Mechanism, Strategy
 from rillet.threshold import FixedThreshold, Outlook, Threshold
 
 #: From the leaf after this one on, what lattice units are worth.
 Worth: TypeAlias = tuple[int, Units]
+#: From the observation (tick) after this one on, how far clipping is off for each.
+Margins: TypeAlias = tuple[tuple[int, Margin], ...]
 #: So many covariances between ends of segments are kept at hand.
 _MOST_KNOWN: Final = 4096
 #: What the noise of a segment long ago still weighs, where it counts for nothing any more.
@@ -168,6 +170,10 @@ class Layout:
     levels: tuple[LevelTotals, ...] = ()
     #: Other promises, each with the first tick that it holds for.
     later: tuple[tuple[int, Guarantee], ...] = ()
+    #: What intervals say of values beyond what is counted: a fitted tail, or up to the bounds.
+    tail: Literal["fitted", "bound"] = "fitted"
+    #: Whether numbers that no data could have are mended.
+    sane: bool = False
 
     def __post_init__(self) -> None:
         if self.threshold.learns != (self.lag > 0):
@@ -467,12 +473,14 @@ class Layout:
                 after=0,
                 noise_per_unit=noise,
                 forgets=True,
+                assumes=self.tail != "bound",
             )
         return Outlook(
             length=observations(horizon),
             until=observations(until),
             after=observations(t),
             noise_per_unit=noise,
+            assumes=self.tail != "bound",
         )
 
     # --- what a statistic looks back on ---------------------------------------------------------
@@ -506,6 +514,30 @@ class Layout:
         if self.memory.half_life is None:
             return 1.0
         return self.discount ** (self.leaf_of(t) - self.leaf_of(after) * 1.0)
+
+    def margin(self, margins: Margins, t: Any, clipping: Range) -> Margin:
+        """How far clipping is off for an observation, on average over what ``t`` looks back on.
+
+        By the clock over ticks.  Of a number or of an array.
+        """
+        if not margins:  # nothing was counted: whatever is clipped may lie at the bounds
+            outer = self.bounds if self.shared is None else self.shared.bounds
+            return Margin(clipping.lower - outer.lower, outer.upper - clipping.upper)
+        begin = self.lag if self.memory.forgets else 0
+        whole = self.remembered(t, begin)
+        if self.memory.window is not None:
+            whole = self.remembered(t)
+        found, before = margins[0][1], margins[0][1]
+        for after, margin in margins[1:]:
+            since = np.clip(self.remembered(t, max(after, begin)), 0.0, whole)
+            found = found.plus(margin.plus(before, -1.0), since / whole)
+            before = margin
+        return found
+
+    def margins_felt(self, margins: Margins, t: int) -> Margins:
+        """Those that releases after ``t`` still depend on, where the statistic forgets."""
+        leaves = [(self.leaf_of(max(after, self.lag)), ()) for after, _ in margins]
+        return margins[-len(self.still_felt(leaves, self.leaf_of(t))) :]
 
     def still_felt(self, worth: Sequence[Worth], leaf: int) -> tuple[Worth, ...]:
         """Those of the worths so far that leaves after ``leaf`` still depend on."""
@@ -685,6 +717,34 @@ class Layout:
         return "gaussian" if all(p.strategy.law == "gaussian" for p in parts) else "laplace"
 
     @cached_property
+    def tail_assumed(self) -> str:
+        """The tail that intervals assume of values beyond the clipping range.
+
+        ``"none"`` where nothing is clipped that lies within the bounds, ``"unknown"`` where nothing
+        says how much is.
+        """
+        everything = self.shared is None and self.declared_range == self.bounds
+        if not self.leaf.corrected or everything:
+            return "none"
+        if self.tail == "bound":
+            return "bound"
+        return "weibull" if self.threshold.corrects else "unknown"
+
+    @property
+    def has_margins(self) -> bool:
+        """Whether something says how far clipping is off."""
+        return self.tail_assumed not in ("none", "unknown")
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What all rows of all records have in common, by name."""
+        return {
+            "noise_law": self.noise_law,
+            "post_processing": self.post_processing,
+            "tail": self.tail_assumed,
+        }
+
+    @cached_property
     def post_processing(self) -> tuple[str, ...]:
         """What is done to decoded sums."""
         corrects = self.threshold.corrects and self.leaf.corrected
@@ -692,7 +752,33 @@ class Layout:
             *(("estimated clipped mass added back",) if corrects else ()),
             *(("made consistent with totals",) if self.levels else ()),
             *self.statistic.post_processing,
+            *self._mended,
         )
+
+    @cached_property
+    def sums_rise(self) -> bool:
+        """Whether released sums are kept from falling: of all so far, where no value is negative.
+
+        That takes the greatest sum so far, which keys that are stepped together do not keep.
+        """
+        rises = self.bounds.lower >= 0 and not self.memory.forgets
+        together = self.fleet or self.crowd
+        return self.sane and rises and not together and "sum" in self._summed
+
+    @property
+    def _summed(self) -> set[str]:
+        """What a record has of sums, means and counts."""
+        kinds = set(self.statistic.kinds)
+        return kinds | ({"sum", "count"} if kinds & {"sum", "mean"} else set())
+
+    @property
+    def _mended(self) -> tuple[str, ...]:
+        """What sane output does."""
+        rules = {"mean": "kept within its range", "count": "kept at 0 or above"}
+        if self.bounds.lower >= 0:
+            rules["sum"] = "kept from falling" if self.sums_rise else "kept at 0 or above"
+        found = (f"{kind} {rule}" for kind, rule in rules.items() if kind in self._summed)
+        return tuple(found) if self.sane else ()
 
     # --- what it costs ---------------------------------------------------------------------------
 

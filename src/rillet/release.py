@@ -60,7 +60,8 @@ class Field:
 
 #: The record, in order.  ``sum`` to ``count_noise_std`` are known for running sums and means, and
 #: ``noise_covariance`` where the value is divided by a noisy count; ``noise_lower`` and
-#: ``noise_upper`` where the noise interval does not follow from the others.
+#: ``noise_upper`` where the noise interval does not follow from the others; ``clipping_below`` and
+#: ``clipping_above`` where something says how much was clipped.
 FIELDS: Final = (
     Field("key", "key"),
     Field("t", "integer"),
@@ -78,14 +79,19 @@ FIELDS: Final = (
     Field("mean_noise_std", optional=True),
     Field("count", optional=True),
     Field("count_noise_std", optional=True),
+    Field("clipping_below", optional=True),
+    Field("clipping_above", optional=True),
     Field("clip_lower", optional=True, steady=True),
     Field("clip_upper", optional=True, steady=True),
     Field("clipped_share", optional=True, steady=True),
     Field("noise_law", "text", common=True),
     Field("post_processing", "texts", common=True),
+    Field("tail", "text", common=True),
 )
 #: Fields that are a number for each row, in the order of the record.
 NUMBERS: Final = tuple(field.name for field in FIELDS if field.kind == "number")
+#: Fields with one value for all rows of a plan.
+COMMON: Final = tuple(field.name for field in FIELDS if field.common)
 
 
 def key_text(key: Key) -> str:
@@ -151,7 +157,7 @@ def noise_deviations(confidence: float, law: str) -> float:
 INTERVAL_KEPT: Final = 0.95
 
 
-def _noise_interval(
+def noise_interval(
     confidence: float,
     law: str,
     value: Any,
@@ -184,7 +190,7 @@ def _noise_interval(
     """
     deviations, kept = noise_deviations(confidence, law), ~np.isnan(noise_lower)
     if confidence > INTERVAL_KEPT and np.any(kept):
-        expected = f"at most {INTERVAL_KEPT}, for which a quantile's interval is worked out"
+        expected = f"at most {INTERVAL_KEPT}, for which the interval is worked out"
         raise ParameterError("confidence", expected, confidence)
     with np.errstate(all="ignore"):
         reach = deviations * (std + np.where(np.isnan(slack), 0.0, slack))
@@ -201,11 +207,40 @@ def _noise_interval(
     return np.where(kept, noise_lower, low), np.where(kept, noise_upper, high)
 
 
-#: The fields from which the interval follows, in the order of its arguments.
-_FOR_INTERVAL: Final = (
+#: The fields from which the noise interval follows, in the order of its arguments.
+FOR_NOISE_INTERVAL: Final = (
     *("value", "noise_std", "noise_covariance", "noise_slack", "noise_lower", "noise_upper"),
     *("count", "count_noise_std", "clip_lower", "clip_upper"),
 )
+
+
+def _interval(
+    confidence: float, law: str, tail: str, below: Any, above: Any, value: Any, *noise: Any
+) -> tuple[Any, Any]:
+    """The noise interval, wider by what clipping may be off; of numbers or arrays.
+
+    Noise and the estimate of what was clipped are independent, so that their squares add up.
+    Without a tail what is clipped may be all that the bounds allow, and is added as it is.
+
+    **Privacy.** Post-processing.
+    """
+    low, high = noise_interval(confidence, law, value, *noise)
+    scale = noise_deviations(confidence, "gaussian") / noise_deviations(INTERVAL_KEPT, "gaussian")
+    # A number that was mended may lie beyond the interval that was worked out before.
+    middle = np.where(np.isnan(value), (low + high) / 2, np.clip(value, low, high))
+    with np.errstate(invalid="ignore"):
+        down, up = middle - low, high - middle
+        if tail == "bound":
+            return low - max(scale, 1.0) * below, high + max(scale, 1.0) * above
+        below, above = scale * below, scale * above
+        # Where nothing is clipped it is the noise interval, to the last bit.
+        lower = np.where(below == 0, low, middle - np.sqrt(down * down + below * below))
+        upper = np.where(above == 0, high, middle + np.sqrt(up * up + above * above))
+    return lower, upper
+
+
+#: Those from which the interval for the unclipped values follows.
+_FOR_INTERVAL: Final = ("clipping_below", "clipping_above", *FOR_NOISE_INTERVAL)
 
 
 class Release:
@@ -237,9 +272,14 @@ class Release:
         Where no value is taken to be missing although a few may be, by how much that may be off
         for each deviation: the interval has it besides the noise.  Otherwise NaN, or 0.
     noise_lower, noise_upper : float
-        Of a quantile, the bin edges that enclose it with 95 %; otherwise NaN.
+        Of a quantile, the bin edges that enclose it with 95 %; with ``sane`` output the noise
+        interval for 95 % of what it was before.  Otherwise NaN.
     sum, sum_noise_std, mean, mean_noise_std, count, count_noise_std : float
         Of running sums and means; NaN for other statistics.  A public count has noise 0.
+    clipping_below, clipping_above : float
+        How far below and above the value the statistic of the *unclipped* values may lie because
+        of clipping, with 95 % if the tail is what ``tail`` says; 0 where nothing is clipped, NaN
+        where nothing says how much is.
     clip_lower, clip_upper : float
         The clipping range in force; NaN for a statistic that does not clip.
     clipped_share : float
@@ -248,6 +288,11 @@ class Release:
         ``"laplace"`` or ``"gaussian"``.
     post_processing : tuple of str
         What was done to the decoded numbers, if anything.
+    tail : str
+        What is assumed of values beyond the clipping range: ``"weibull"``, a tail of that family
+        that fits the counts of a learned range; ``"bound"``, nothing but the declared bounds;
+        ``"none"`` where nothing within the bounds is clipped, ``"unknown"`` where nothing says how
+        much is.
     """
 
     __slots__ = ("_at", "_rows", "key", "t")
@@ -305,8 +350,18 @@ class Release:
         small to say anything it is the clipping range.  That of a quantile is the one for 95 %,
         which also covers with any smaller probability.
         """
+        numbers = np.array([self.rows[0][name] for name in FOR_NOISE_INTERVAL])
+        low, high = noise_interval(confidence, self.noise_law, *numbers)
+        return float(low), float(high)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Covers the statistic of the *unclipped* values with this probability: noise and clipping.
+
+        If values beyond the clipping range have the tail that ``tail`` says.  Not known (NaN) where
+        nothing says how much is clipped.
+        """
         numbers = np.array([self.rows[0][name] for name in _FOR_INTERVAL])
-        low, high = _noise_interval(confidence, self.noise_law, *numbers)
+        low, high = _interval(confidence, self.noise_law, self.tail, *numbers)
         return float(low), float(high)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -369,8 +424,11 @@ class Release:
         clip_lower: float
         clip_upper: float
         clipped_share: float
+        clipping_below: float
+        clipping_above: float
         noise_law: str
         post_processing: tuple[str, ...]
+        tail: str
 
 
 _OF_A_ROW: Final = frozenset(field.name for field in FIELDS) - {"key", "t", "at"}
@@ -402,11 +460,14 @@ class Releases:
         By the names of :data:`NUMBERS`, an array with one entry for each row (the rows of a release
         beside each other), or a function from its name and a slice of rows to that part of it.  A
         column that is left out is unknown.
-    noise_law, post_processing
+    noise_law, post_processing, tail
         As in :class:`Release`.
     """
 
-    __slots__ = ("_columns", "at", "key_of", "keys", "names", "noise_law", "post_processing", "t")
+    __slots__ = (
+        *("_columns", "at", "key_of", "keys", "names", "noise_law", "post_processing", "t"),
+        "tail",
+    )
 
     def __init__(
         self,
@@ -418,10 +479,11 @@ class Releases:
         columns: Mapping[str, Column],
         noise_law: str,
         post_processing: tuple[str, ...] = (),
+        tail: str = "unknown",
     ) -> None:
         self.keys, self.key_of, self.t, self.names = keys, key_of, t, names
         self.at: TimeArray = at.view("M8[us]")
-        self.noise_law, self.post_processing = noise_law, post_processing
+        self.noise_law, self.post_processing, self.tail = noise_law, post_processing, tail
         self._columns: dict[str, Column] = dict(columns)
         rows = len(t) * len(names)
         lengths = [len(column) for column in self._columns.values() if not callable(column)]
@@ -455,13 +517,24 @@ class Releases:
 
     def noise_interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """Noise intervals, as :meth:`Release.noise_interval`."""
+        numbers = (getattr(self, name) for name in FOR_NOISE_INTERVAL)
+        return noise_interval(confidence, self.noise_law, *numbers)
+
+    def interval(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """Intervals for the unclipped values, as :meth:`Release.interval`."""
         numbers = (getattr(self, name) for name in _FOR_INTERVAL)
-        return _noise_interval(confidence, self.noise_law, *numbers)
+        return _interval(confidence, self.noise_law, self.tail, *numbers)
+
+    def band(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
+        """The intervals where something says how much is clipped, elsewhere those of the noise."""
+        return (
+            self.noise_interval(confidence) if self.tail == "unknown" else self.interval(confidence)
+        )
 
     @property
     def common(self) -> dict[str, Any]:
         """What is the same for all of them, by name."""
-        return {"noise_law": self.noise_law, "post_processing": self.post_processing}
+        return {name: getattr(self, name) for name in COMMON}
 
     # --- releases --------------------------------------------------------------------------------
 
@@ -820,6 +893,7 @@ class Releases:
             arrays,
             header["noise_law"],
             tuple(header["post_processing"]),
+            header["tail"],
         )
 
     if TYPE_CHECKING:
@@ -838,10 +912,12 @@ class Releases:
         clip_lower: FloatArray
         clip_upper: FloatArray
         clipped_share: FloatArray
+        clipping_below: FloatArray
+        clipping_above: FloatArray
 
 
 _MAGIC = b"rilletRT"
-_VERSION = 2
+_VERSION = 3
 #: After the magic: version, length of the header.
 _START = struct.Struct("<II")
 _CHECK = struct.Struct("<I")

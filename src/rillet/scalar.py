@@ -84,7 +84,7 @@ class ScalarRun:
     @classmethod
     def begin(cls, layout: Layout, key: Key, state: StreamState) -> ScalarRun | None:
         """Begin a run that ends with the chunk; None when only blocks will do."""
-        if layout.main is None or layout.clock is not None or layout.memory.forgets:
+        if layout.main is None or layout.clock is not None or layout.memory.forgets or layout.sane:
             return None
         if state.t >= _last_scalar(layout, state):
             return None

@@ -15,7 +15,7 @@ strategy with nodes and noise of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.gather.grid import LARGEST_SUM, Grid
-from rillet.layout import Layout, LookNoise, Segment, Worth, dot
+from rillet.layout import Layout, LookNoise, Margins, Segment, Worth, dot
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Column, Key, Release, Releases, Rows, renumbered
-from rillet.statistic import Range, Totals, Units
+from rillet.sane import MENDED, mend
+from rillet.statistic import Margin, Range, Totals, Units
 from rillet.strategy.base import Levels, State
 from rillet.threshold import Look
 
@@ -52,7 +53,8 @@ class Anchor:
 
     ``after`` observations (ticks) had the readings ``sums`` and the decoded prefixes ``prefixes``
     (lattice units), one for each column; clipping is estimated to have removed ``removed`` by then,
-    and ``removed_each`` from every observation since.
+    and ``removed_each`` from every observation since.  ``margins`` is how far that may be off for
+    an observation: after so many, and up to the next, a margin.
     """
 
     range: Range
@@ -62,6 +64,7 @@ class Anchor:
     removed: float = 0.0
     removed_each: float = 0.0
     clipped_share: float = float("nan")
+    margins: Margins = ()
 
     @property
     def corrects(self) -> bool:
@@ -92,7 +95,8 @@ class StreamState:
     units have been worth, as far as it is still felt, and ``warm_up_units`` in the warm-up; ``cut``
     are the steps of the lattice in force, and what an observation counts on it.  ``complete`` says
     whether no value is taken to be missing.  ``before`` are the running readings at the last leaves
-    of a window, the earliest first.  By the clock ``raw_held`` are values of ticks that are not
+    of a window, the earliest first.  ``floor`` is the greatest sum that was released, for each row,
+    where sums are kept from falling.  By the clock ``raw_held`` are values of ticks that are not
     open yet, and their ticks.
 
     ``ahead`` is set where the key in force has been destroyed already: the noise that was still to
@@ -118,6 +122,7 @@ class StreamState:
     decoders: States = field(default=(), repr=False)
     processes: States = field(default=(), repr=False)
     ahead: Ahead | None = field(default=None, repr=False)
+    floor: FloatArray | None = None
     latest: Release | None = None
     backfill: Releases | None = field(default=None, repr=False)
     #: Noise under the current key, by column: derived from the secret, never stored.
@@ -330,6 +335,7 @@ def _finish_warm_up(
     part = Part(
         key, t, sums, lambda rows: lambda one, other: covariance(one, other)[rows], anchor, complete
     )
+    state, part = _raised(layout, state, part)
     state = state.but(
         anchor=anchor,
         warm_up_units=units,
@@ -615,16 +621,23 @@ def _run_segment(
     if leaf.may_be_complete:
         complete = _taken_for_complete(layout, state, worth, first_leaf, t, sums)
         state = state.but(complete=bool(complete[-1]))
+    last_is_judged = False
     if state.t == segment.last and (segment.look is not None or state.t < layout.length):
         latest_sums = tuple(float(total[-1]) for total in sums)
         state = _finish_segment(layout, state, segment, plain_last, last_prefixes, latest_sums)
         ends_here = state.t == layout.length and not layout.memory.forgets
         if ends_here and segment.look is not None:
             assert state.anchor is not None
+            last_is_judged = True
             for reading, _ in leaf.corrected:
                 sums[reading][-1] = plain_last[reading] + state.anchor.removed
     covariance = partial(_covariances, layout, worth, warm_up, first_leaf)
-    return state, [Part(key, t, sums, covariance, anchor, complete)]
+    state, released = _raised(layout, state, Part(key, t, sums, covariance, anchor, complete))
+    if state.anchor is None or not last_is_judged:
+        return state, [released]
+    # The last one is judged by the look at its own segment.
+    last = released.last()._replace(anchor=replace(anchor, margins=state.anchor.margins))
+    return state, [released.before_last(), last] if done > 1 else [last]
 
 
 def _covariances(
@@ -744,7 +757,7 @@ def _finish_segment(
     """
     anchor, exact_counts, noise = state.anchor, state.exact_counts, segment.look
     assert anchor is not None
-    removed = anchor.removed
+    removed, margins = anchor.removed, anchor.margins
     if layout.leaf.corrected:
         count = layout.leaf.corrected[0][1]
         removed = float(removed_by(layout, anchor, count, state.t, last_sums))
@@ -760,7 +773,11 @@ def _finish_segment(
         state = state.but(ranges=(*state.ranges, anchor.range))
         if layout.memory.forgets:
             # What was added back stays as it was estimated then: windows are differences.
-            anchor = replace(anchor, removed=removed)
+            anchor = replace(
+                anchor,
+                removed=removed,
+                margins=layout.margins_felt((*margins, *anchor.margins[1:]), state.t),
+            )
             looks, ranges = state.looks[-LOOKS_KEPT:], state.ranges[-LOOKS_KEPT:]
             state = state.but(looks=looks, ranges=ranges)
     else:
@@ -809,6 +826,7 @@ def _judge(
         removed=finding.removed if layout.statistic.clips else 0.0,
         removed_each=finding.removed_each if layout.statistic.clips else 0.0,
         clipped_share=finding.clipped_share,
+        margins=((0, finding.margin), (t, finding.margin_each)),
     )
     return state.but(looks=looks), anchor
 
@@ -936,6 +954,8 @@ class Part(NamedTuple):
     covariance: Callable[[slice], Covariance]
     anchor: Anchor
     complete: NDArray[np.bool_] | None
+    #: Where sums are kept from falling, the greatest so far, for each release and row.
+    floor: FloatArray | None = None
 
     def last(self) -> Part:
         """The last one alone; holds nothing of the others."""
@@ -945,7 +965,32 @@ class Part(NamedTuple):
             sums=[total[-1:].copy() for total in self.sums],
             covariance=lambda _: covariance(slice(end - 1, end)),
             complete=None if self.complete is None else self.complete[-1:].copy(),
+            floor=None if self.floor is None else self.floor[-1:].copy(),
         )
+
+    def before_last(self) -> Part:
+        """All but the last one."""
+        return self._replace(
+            t=self.t[:-1],
+            sums=[total[:-1] for total in self.sums],
+            complete=None if self.complete is None else self.complete[:-1],
+            floor=None if self.floor is None else self.floor[:-1],
+        )
+
+
+def _raised(layout: Layout, state: StreamState, part: Part) -> tuple[StreamState, Part]:
+    """With the greatest sum so far, where sums are kept from falling."""
+    if not layout.sums_rise:
+        return state, part
+    names = len(layout.statistic.names)
+    lower, upper = part.anchor.range.lower, part.anchor.range.upper
+    clipping = ranges(_constant(lower, len(part.t)), _constant(upper, len(part.t)))
+    numbers = _Numbers(layout, part.t, part.sums, part.covariance, clipping, part.complete)
+    sums = numbers.decoded("sum", slice(0, len(part.t) * names)).reshape(-1, names)
+    before = np.zeros(names) if state.floor is None else state.floor
+    greatest = np.fmax.accumulate(np.vstack([before, sums]))[1:]
+    floor = np.where(np.isnan(sums), np.nan, greatest)  # a row without a sum has none
+    return state.but(floor=greatest[-1]), part._replace(floor=floor)
 
 
 def _released(
@@ -984,14 +1029,25 @@ def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: in
             lambda one, other: np.concatenate([each(one, other) for each in covariances])[order]
         ),
         complete=np.concatenate(complete)[order] if complete else None,
+        floor=np.concatenate([p.floor for p in parts if p.floor is not None])[order]
+        if layout.sums_rise
+        else None,
     )
     anchors = [part.anchor for part in parts]
+    margin = None
+    if layout.has_margins:
+        margins = [_margin(layout, part, slice(None)) for part in parts]
+        margin = Margin(*(np.concatenate(each)[order] for each in zip(*margins, strict=True)))
     lower, upper, share = np.array(
         [(anchor.range.lower, anchor.range.upper, anchor.clipped_share) for anchor in anchors]
     ).T
     keys, key_of = renumbered(tuple(indices), key_of)
     clipping = ranges(lower[part_of], upper[part_of])
-    releases = _table(layout, keys, key_of, whole, clipping, share[part_of], at)
+    releases = _table(
+        *(layout, keys, key_of, whole, clipping, share[part_of]),
+        lambda part: Margin(*(each[part] for each in margin or ())),
+        at,
+    )
     for name in numbers_of(layout):
         releases.rows(name)
     return releases
@@ -1002,7 +1058,15 @@ def _releases(layout: Layout, part: Part, at: int) -> Releases:
     anchor, count = part.anchor, len(part.t)
     clipping = ranges(_constant(anchor.range.lower, count), _constant(anchor.range.upper, count))
     share = _constant(anchor.clipped_share, count)
-    return _table(layout, (part.key,), constant_integer(0, count), part, clipping, share, at)
+    margin, none = partial(_margin, layout, part), constant_integer(0, count)
+    return _table(layout, (part.key,), none, part, clipping, share, margin, at)
+
+
+def _margin(layout: Layout, part: Part, rows: slice) -> Margin:
+    """How far clipping is off at some releases of a part."""
+    t, anchor = part.t[rows], part.anchor
+    found = layout.margin(anchor.margins, t, anchor.range)
+    return Margin(*(np.broadcast_to(each, len(t)) for each in found))
 
 
 def ranges(lower: Any, upper: Any) -> Range:
@@ -1017,10 +1081,13 @@ def _table(
     part: Part,
     clipping: Range,
     clipped_share: FloatArray,
+    margin: Callable[[slice], Margin],
     at: int,
 ) -> Releases:
     statistic, t = layout.statistic, part.t
-    numbers = _Numbers(layout, t, part.sums, part.covariance, clipping, part.complete)
+    numbers = _Numbers(
+        layout, t, part.sums, part.covariance, clipping, part.complete, margin, part.floor
+    )
     columns: dict[str, Column] = dict.fromkeys(numbers_of(layout), numbers)
     for name, column in clipping_fields(layout, clipping, clipped_share).items():
         if name in columns:
@@ -1034,8 +1101,7 @@ def _table(
         times_of(layout, t, at),
         statistic.names,
         columns,
-        layout.noise_law,
-        layout.post_processing,
+        **layout.common,
     )
 
 
@@ -1046,7 +1112,10 @@ class _Numbers:
     (Objects and no closures: each key of a block has its own, and a closure is many objects.)
     """
 
-    __slots__ = ("clipping", "complete", "covariance", "layout", "sums", "t", "worked_out")
+    __slots__ = (
+        *("clipping", "complete", "covariance", "floor", "layout", "margin", "sums", "t"),
+        "worked_out",
+    )
 
     def __init__(
         self,
@@ -1056,12 +1125,36 @@ class _Numbers:
         covariance: Callable[[slice], Covariance],
         clipping: Any,
         complete: NDArray[np.bool_] | None,
+        margin: Callable[[slice], Margin] = lambda _: Margin(),
+        floor: FloatArray | None = None,
     ) -> None:
         self.layout, self.t, self.sums, self.covariance = layout, t, sums, covariance
-        self.clipping, self.complete = clipping, complete
+        self.clipping, self.complete, self.margin, self.floor = clipping, complete, margin, floor
         self.worked_out: tuple[Any, ...] | None = None
 
     def __call__(self, name: str, part: slice) -> FloatArray:
+        if not (self.layout.sane and name in MENDED):
+            return self.decoded(name, part)
+        names = len(self.layout.statistic.names)
+        rows = slice(part.start // names, part.stop // names)
+
+        def raw(number: str) -> FloatArray:
+            if number in ("clip_lower", "clip_upper") and number not in self._known(part):
+                end = self.clipping.lower if number == "clip_lower" else self.clipping.upper
+                return np.repeat(end[rows], names)
+            return self.decoded(number, part)
+
+        floor = None if self.floor is None else self.floor[rows].reshape(-1)
+        return np.asarray(mend(self.layout, name, raw, floor))
+
+    def _known(self, part: slice) -> Mapping[str, Any]:
+        self.decoded("value", part)
+        assert self.worked_out is not None
+        known: Mapping[str, Any] = self.worked_out[1]
+        return known
+
+    def decoded(self, name: str, part: slice) -> FloatArray:
+        """A number before anything is mended; NaN where the statistic has none."""
         worked_out, asked = self.worked_out, (part.start, part.stop)
         if worked_out is None or worked_out[0] != asked:
             statistic = self.layout.statistic
@@ -1072,6 +1165,8 @@ class _Numbers:
             # All at once: several threads may ask.
             worked_out = self.worked_out = asked, numbers, {}
         _, numbers, known = worked_out
+        if name not in numbers:
+            return np.full(part.stop - part.start, np.nan)
         number = numbers[name]
         if number not in known:
             known[number] = np.asarray(number(), np.float64)
@@ -1085,6 +1180,7 @@ class _Numbers:
             cache(self.covariance(part)),
             ranges(self.clipping.lower[part], self.clipping.upper[part]),
             None if self.complete is None else self.complete[part],
+            cache(partial(self.margin, part)) if self.layout.has_margins else None,
         )
 
 
@@ -1094,8 +1190,12 @@ def numbers_of(layout: Layout) -> tuple[str, ...]:
     if known is None:
         nothing = (np.empty(0),) * layout.leaf.readings
         complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
-        totals = Totals(np.empty(0), nothing, lambda *_: np.empty(0), Range(0.0, 1.0), complete)
-        known = layout.__dict__["_numbers"] = tuple(layout.statistic.numbers(totals))
+        margin = Margin if layout.has_margins else None
+        none = lambda *_: np.empty(0)  # noqa: E731
+        totals = Totals(np.empty(0), nothing, none, Range(0.0, 1.0), complete, margin)
+        numbers = tuple(layout.statistic.numbers(totals))
+        ends = ("noise_lower", "noise_upper") if layout.sane else ()
+        known = layout.__dict__["_numbers"] = tuple(dict.fromkeys((*numbers, *ends)))
     return known
 
 
@@ -1105,10 +1205,15 @@ def values_of(
     sums: list[FloatArray],
     covariance: Covariance,
     clipping: Range,
+    margins: Margins,
     complete: NDArray[np.bool_] | None = None,
 ) -> dict[str, FloatArray]:
     """The statistic's numbers of some releases, by name."""
-    numbers = _Numbers(layout, t, sums, lambda _: covariance, clipping, complete)
+
+    def margin(_: slice) -> Margin:
+        return layout.margin(margins, t, clipping)
+
+    numbers = _Numbers(layout, t, sums, lambda _: covariance, clipping, complete, margin)
     whole = slice(0, len(t) * len(layout.statistic.names))
     return {name: numbers(name, whole) for name in numbers_of(layout)}
 
@@ -1124,13 +1229,14 @@ def release_rows(
     """The rows of one release."""
     statistic = layout.statistic
     count = None if layout.setting.by_clock else layout.remembered(t)
-    totals = Totals(count, sums, covariance, anchor.range, complete)
+    margin = partial(layout.margin, anchor.margins, t, anchor.range)
+    known = cache(margin) if layout.has_margins else None
+    totals = Totals(count, sums, covariance, anchor.range, complete, known)
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
         **dict.fromkeys(NUMBERS, float("nan")),
         **clipping_fields(layout, anchor.range, anchor.clipped_share),
-        "noise_law": layout.noise_law,
-        "post_processing": layout.post_processing,
+        **layout.common,
     }
     if len(statistic.names) == 1:
         numbers = {name: float(number) for name, number in found.items()}
@@ -1147,11 +1253,17 @@ def times_of(layout: Layout, t: IntArray, at: int) -> IntArray:
 
 
 def clipping_fields(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
-    """The clipping range of a record; unknown where nothing is clipped."""
-    clips = layout.statistic.clips
+    """The clipping range of a record; unknown where nothing is clipped.
+
+    What clipping may be off a statistic says itself; where nothing is clipped it is nothing.
+    """
+    clips, unknown = layout.statistic.clips, float("nan")
+    off = 0.0 if layout.tail_assumed == "none" else unknown
     return {
-        "clip_lower": clipping.lower if clips else float("nan"),
-        "clip_upper": clipping.upper if clips else float("nan"),
+        "clipping_below": off,
+        "clipping_above": off,
+        "clip_lower": clipping.lower if clips else unknown,
+        "clip_upper": clipping.upper if clips else unknown,
         "clipped_share": clipped_share,
     }
 

@@ -904,12 +904,24 @@ def roll_up(layout: Layout, latest: Sequence[Release]) -> Release:
         **_added_up(layout, latest, clipping),
         "clip_lower": clipping.lower,
         "clip_upper": clipping.upper,
-        "noise_law": first.noise_law,
+        **_clipping_added_up(layout, latest),
+        **layout.common,
         "post_processing": (*first.post_processing, f"added up over {len(latest):,} keys"),
     }
     if layout.clock is None:
         t = sum(release.t for release in latest)
     return Release((), t, max(release.at_microseconds for release in latest), [row])
+
+
+def _clipping_added_up(layout: Layout, latest: Sequence[Release]) -> dict[str, float]:
+    """How far clipping may be off in a total: keys may have one tail, so that it adds up."""
+    weights = [1.0 if layout.statistic.name == "sum" else release.count for release in latest]
+    whole = 1.0 if layout.statistic.name == "sum" else sum(weights)
+    return {
+        name: sum(weight * getattr(one, name) for weight, one in zip(weights, latest, strict=True))
+        / whole
+        for name in ("clipping_below", "clipping_above")
+    }
 
 
 def _added_up(layout: Layout, latest: Sequence[Release], clipping: Range) -> dict[str, float]:

@@ -233,7 +233,7 @@ def test_a_disk_that_is_full(kind, tmp_path):
     """No file may grow beyond a limit: the error is clear, and what was published is there."""
     options = options_of(kind, tmp_path)
     here, there = FORKS.Pipe()
-    process = FORKS.Process(target=on_a_small_disk, args=(options, 300_000, there))
+    process = FORKS.Process(target=on_a_small_disk, args=(options, 400_000, there))
     process.start()
     assert here.poll(60)
     rows, position, messages = here.recv()

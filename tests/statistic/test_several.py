@@ -132,3 +132,41 @@ def test_a_statistic_of_another_package_joins_a_list():
     release = plan([Mean(share=0.8), Below(limit=10.0)]).open().update_many(values)[-1]
     below = release["below"]
     assert abs(below.value - 500) < 6 * below.noise_std
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_a_unit_may_move_each_of_a_list_by_any_of_its_movements(law):
+    """Each has a large and a small movement, in opposite orders; a value makes both large ones."""
+    from dataclasses import dataclass, field
+    from itertools import combinations
+    from typing import ClassVar
+
+    from rillet.gather.grid import Grid
+    from rillet.statistic import Setting, Several, Statistic
+
+    @dataclass(frozen=True)
+    class Bit(Statistic):
+        digit: int = 1
+        name: ClassVar[str] = field(default="bit", init=False)
+        clips: ClassVar[bool] = False
+
+        @property
+        def names(self):
+            return (f"bit {self.digit}",)
+
+        def contribute(self, raw_values, lattice):
+            return np.where((raw_values.astype(int) & self.digit) > 0, lattice.steps, 0)
+
+        def moves(self, steps):
+            sizes = ((steps,), (steps // 4,))
+            return sizes if self.digit == 1 else sizes[::-1]
+
+        def numbers(self, totals):
+            return {"value": lambda: totals.sums[0], "noise_std": totals.std}
+
+    leaf = Several((Bit(1), Bit(2))).leaf(Setting(law=law))
+    rows = leaf.contribute(np.arange(4.0), Grid(0.0, 4.0, 1024, 0))
+    power = 1 if law == "laplace" else 2
+    moved = max(np.sum(np.abs(a - b) ** power) for a, b in combinations(rows, 2))
+    assert moved <= max(np.sum(np.array(move) ** power) for move in leaf.moves(1024))
+    assert moved >= 2 * 1000**power  # both at once: the test would notice pairs in order

@@ -243,7 +243,7 @@ def release_picture(
                 zip(releases.names, shares, strict=True), key=lambda pair: pair[1] or 0.0
             ):
                 part = releases[name]
-                low, high = (bound[some] for bound in part.noise_interval(0.95))
+                low, high = (bound[some] for bound in part.band(0.95))
                 width = 1.6 if not fan or level == 0.5 else 1.0
                 colour = COLOURS[1][1] if fan else COLOURS[(1 + releases.names.index(name)) % 4][1]
                 axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -267,7 +267,7 @@ def _bars(axis: Any, releases: Releases, last: int) -> None:
     """The last histogram, with whiskers."""
     parts = [releases[name] for name in releases.names]
     values = np.array([part.value[last] for part in parts])
-    sides = np.array([[side[last] for side in part.noise_interval(0.95)] for part in parts]).T
+    sides = np.array([[side[last] for side in part.band(0.95)] for part in parts]).T
     x = np.arange(len(values))
     axis.bar(x, values, 0.86, color=COLOURS[1][1], alpha=0.35, edgecolor=COLOURS[1][1])
     reach = np.abs(sides - values)
@@ -279,7 +279,7 @@ def _bars(axis: Any, releases: Releases, last: int) -> None:
 def _tame(axis: Any, releases: Releases, some: NDArray[np.int64]) -> None:
     """The first releases may be far off: the scale follows the later half, mostly."""
     later = some[len(some) // 2 :]
-    sides = [side[later] for name in releases.names for side in releases[name].noise_interval(0.95)]
+    sides = [side[later] for name in releases.names for side in releases[name].band(0.95)]
     low, high = float(np.nanmin(sides)), float(np.nanmax(sides))
     if np.isfinite([low, high]).all() and low < high:
         room = 0.35 * (high - low)

@@ -136,6 +136,8 @@ def _layout_at_first(plan: Plan) -> Layout:
         fleet=fleet,
         groups=len(plan.tree.groups) if fleet else 1,
         levels=_levels(plan, main, warm_up, threshold, lag),
+        tail=plan.tail,
+        sane=plan.sane,
     )
 
 

@@ -93,6 +93,8 @@ _LEFT_OUT: dict[str, Any] = {
     "early": "hold",
     "grace": None,
     "unit": None,
+    "tail": "fitted",
+    "sane": False,
 }
 
 
@@ -259,6 +261,17 @@ class Plan:
         default=(),
         converter=declared_amendments,
     )
+    tail: Literal["fitted", "bound"] = option(
+        "what intervals say of values beyond the clipping range: fitted assumes the tail that the "
+        "counts of a learned range fit best, bound assumes none and goes up to the bounds",
+        default="fitted",
+        metavar="RULE",
+    )
+    sane: bool = option(
+        "mend numbers that no data could have, and say so in the record: a mean within the "
+        "clipping range, a sum of non-negative values that does not fall, counts not below 0",
+        default=False,
+    )
     _choice: Choice = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -387,6 +400,10 @@ class Plan:
         if self.statistic.one_lattice:
             expected = "a single mean, sum, count or share, where keys have totals"
             raise ParameterError("statistic", expected, self.statistic.name)
+        if self.sane:
+            raise ParameterError(
+                "sane", "false with totals by level: mended keys would not add up to them", True
+            )
         if self.clock is None:
             raise ParameterError(
                 "levels",

@@ -21,7 +21,7 @@ from published secrets.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rillet.errors import ParameterError
-from rillet.layout import Layout
+from rillet.layout import Layout, Margins
 from rillet.noise import LAWS, LatticeNoise, Secret
 from rillet.plan import Plan
 from rillet.statistic import Range
@@ -86,6 +86,8 @@ class Paths:
         What is added back from the start of the segment, and more for each observation since.
     added_last : numpy.ndarray, optional
         What is added back at the very last step, where a last look corrects once more.
+    margins : list, optional
+        Of each run, how far what is added back may be off: in each segment, and at the last step.
     """
 
     ends: IntArray
@@ -94,6 +96,7 @@ class Paths:
     added: FloatArray
     added_each: FloatArray
     added_last: FloatArray | None = None
+    margins: list[list[Margins]] = field(default_factory=list)
 
     @classmethod
     def constant(cls, uppers: ArrayLike, ends: ArrayLike, lower: float = 0.0) -> Paths:
@@ -134,14 +137,16 @@ def draw_paths(plan: Plan, values: FloatArray, runs: int, seed: int) -> Paths:
         learned = _learned_once(layout, values[: layout.lag], runs, simulation_secret(seed))
         return Paths.constant([one.upper for one in learned], ends, lower)
     secret, counted = Secret.for_tests(seed), _Counted(layout, threshold, values, ends)
-    rows, lasts = [], []
+    rows, lasts, margins = [], [], []
     for run in range(runs):
-        row, last = _refreshed(layout, ends, counted, plan.stream_secret(secret, (run,), ""))
+        row, last, off = _refreshed(layout, ends, counted, plan.stream_secret(secret, (run,), ""))
         rows.append(row)
         lasts.append(last)
+        margins.append(off)
     lowers, uppers, added, added_each = np.moveaxis(np.array(rows), 2, 0)
     last_look = int(ends[-1]) in counted.looks and len(ends) > 1
-    return Paths(ends, lowers, uppers, added, added_each, np.array(lasts) if last_look else None)
+    added_last = np.array(lasts) if last_look else None
+    return Paths(ends, lowers, uppers, added, added_each, added_last, margins)
 
 
 def _learned_once(layout: Layout, values: FloatArray, runs: int, secret: Secret) -> list[Range]:
@@ -223,8 +228,10 @@ class _Sorted:
 
 def _refreshed(
     layout: Layout, ends: IntArray, counted: _Counted, secret: Secret
-) -> tuple[list[tuple[float, float, float, float]], float]:
+) -> tuple[list[tuple[float, float, float, float]], float, list[Margins]]:
     """One run: range, added back and added for each observation in every segment; at the end.
+
+    And how far that may be off, in every segment and at the end.
 
     What a stream with this secret does at its public times, without the sums.
     """
@@ -233,8 +240,11 @@ def _refreshed(
     ranges: tuple[Range, ...] = ()
     segments: list[tuple[float, float, float, float]] = []
     removed = removed_each = 0.0
+    margins: list[Margins] = []
+    off: Margins = ()
     for t in ends.tolist():
         if ranges:
+            margins.append(off)
             segments.append((ranges[-1].lower, ranges[-1].upper, removed, removed_each))
             ahead = layout.ratchet_steps(layout.complete_leaves(t)) - secret.epoch
             secret = secret.ratchet(ahead)
@@ -244,10 +254,12 @@ def _refreshed(
         looks = (*looks, _take_look(layout, counted, secret, t, centre))
         finding = threshold.judge(layout.bounds, looks, ranges, layout.outlook(t))
         removed, removed_each = finding.removed, finding.removed_each
+        off = (0, finding.margin), (t, finding.margin_each)
         if not ranges:  # the warm-up is clipped at what was learned from it
             segments.append((finding.range.lower, finding.range.upper, removed, 0.0))
+            margins.append(off)
         ranges = (*ranges, finding.range)
-    return segments, removed
+    return segments, removed, [*margins, off]
 
 
 def _take_look(

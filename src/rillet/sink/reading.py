@@ -21,7 +21,16 @@ import numpy as np
 
 from rillet.errors import InputError
 from rillet.extras import import_extra
-from rillet.release import FIELDS, NUMBERS, Key, Releases, key_from_shown, key_shown, time_text
+from rillet.release import (
+    COMMON,
+    FIELDS,
+    NUMBERS,
+    Key,
+    Releases,
+    key_from_shown,
+    key_shown,
+    time_text,
+)
 from rillet.sink.names import edges, share
 from rillet.sink.sqlite import APPLICATION_ID, FORMAT_VERSION
 
@@ -124,7 +133,6 @@ class ReleaseDatabase(StoredReleases):
             )
             (application,) = self._connection.execute("PRAGMA application_id").fetchone()
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-            common = [field.name for field in FIELDS if field.common]
             if application != APPLICATION_ID:
                 plan = None
             elif version != FORMAT_VERSION:
@@ -134,7 +142,7 @@ class ReleaseDatabase(StoredReleases):
                 )
             else:
                 plan = self._connection.execute(
-                    f"SELECT names, {', '.join(common)} FROM plan"  # noqa: S608
+                    f"SELECT names, {', '.join(COMMON)} FROM plan"  # noqa: S608
                 ).fetchone()
         except sqlite3.Error as error:
             raise InputError(
@@ -145,8 +153,8 @@ class ReleaseDatabase(StoredReleases):
             self.names = tuple(json.loads(plan[0]))
         self._common: dict[str, Any] = {}
         if plan is not None:
-            law, processing = plan[1:]
-            self._common = {"noise_law": law, "post_processing": tuple(json.loads(processing))}
+            found = dict(zip(COMMON, plan[1:], strict=True))
+            self._common = {**found, "post_processing": tuple(json.loads(found["post_processing"]))}
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
@@ -299,7 +307,7 @@ class ReleaseFiles(StoredReleases):
             (key, t, _), *_ = found = list(zip(*rows, strict=True))
             self.names = tuple(name for *release, name in found if release == [key, t])
             self._common: dict[str, Any] = {
-                "noise_law": head["noise_law"][0].as_py(),
+                **{name: head[name][0].as_py() for name in COMMON},
                 "post_processing": tuple(head["post_processing"][0].as_py()),
             }
 
@@ -553,6 +561,7 @@ def _from_cells(row: Mapping[str, str]) -> dict[str, Any]:
         "name": row["name"],
         "noise_law": row.get("noise_law") or "gaussian",
         "post_processing": (),
+        "tail": "unknown",  # or clipping would be in the ends twice
     }
 
 
@@ -606,7 +615,7 @@ def _from_records(records: Sequence[Mapping[str, Any]]) -> Releases:
         names,
         {name: np.array([row[name] for row in records], np.float64) for name in NUMBERS},
         {
-            "noise_law": records[0]["noise_law"],
+            **{name: records[0][name] for name in COMMON},
             "post_processing": tuple(records[0]["post_processing"]),
         },
     )

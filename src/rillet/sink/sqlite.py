@@ -31,7 +31,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 #: Says whose database it is, in its header (PRAGMA application_id): "rllt".
 APPLICATION_ID = 0x726C6C74
 #: PRAGMA user_version, and ``version`` in the table ``meta``.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: Rows to a statement: a call for each costs twice as much, and more gain nothing.
 _ROWS = 50

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.noise import Secret
-from rillet.release import NUMBERS, Release, Releases, Rows
-from rillet.statistic import Range, Units
+from rillet.release import FIELDS, NUMBERS, Release, Releases, Rows
+from rillet.statistic import Margin, Range, Units
 from rillet.step import Ahead, Anchor, States, StreamState
 from rillet.threshold import Look
 
 #: Raised with every change of what :func:`encode_state` writes.
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 class _Arrays:
@@ -60,6 +60,7 @@ def encode_state(state: StreamState) -> bytes:
         "cut": state.cut,
         "complete": state.complete,
         "before": None if state.before is None else array(state.before),
+        "floor": None if state.floor is None else array(state.floor),
         "raw_held": None if state.raw_held is None else [array(part) for part in state.raw_held],
         "encoders": array.nested(state.encoders),
         "decoders": array.nested(state.decoders),
@@ -105,10 +106,10 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
         at: int,
         names: list[str],
         described: list[Any],
-        law: str,
-        done: list[str],
+        common: dict[str, Any],
     ) -> Release:
-        numbers, common = read(described), {"noise_law": law, "post_processing": tuple(done)}
+        numbers = read(described)
+        common["post_processing"] = tuple(common["post_processing"])
 
         def rows() -> Rows:
             return [
@@ -135,6 +136,7 @@ def decode_state(content: bytes, secret: Secret) -> StreamState:
         cut=tuple(fields["cut"]),
         complete=fields["complete"],
         before=None if fields["before"] is None else read(fields["before"]),
+        floor=None if fields["floor"] is None else read(fields["floor"]),
         raw_held=None
         if fields["raw_held"] is None
         else (read(fields["raw_held"][0]), read(fields["raw_held"][1])),
@@ -160,6 +162,7 @@ def _of_anchor(anchor: Anchor) -> dict[str, Any]:
 def _anchor(fields: dict[str, Any]) -> Anchor:
     fields["range"] = Range(*fields["range"])
     fields["sums"], fields["prefixes"] = tuple(fields["sums"]), tuple(fields["prefixes"])
+    fields["margins"] = tuple((after, Margin(*margin)) for after, margin in fields["margins"])
     return Anchor(**fields)
 
 
@@ -167,5 +170,5 @@ def _of_latest(latest: Release, array: _Arrays) -> list[Any]:
     rows = latest.rows
     names, first = [row["name"] for row in rows], rows[0]
     numbers = array(np.array([[row[number] for number in NUMBERS] for row in rows]))
-    common = first["noise_law"], first["post_processing"]
-    return [latest.key, latest.t, latest.at_microseconds, names, numbers, *common]
+    common = {field.name: first[field.name] for field in FIELDS if field.common}
+    return [latest.key, latest.t, latest.at_microseconds, names, numbers, common]

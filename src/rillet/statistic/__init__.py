@@ -1,7 +1,19 @@
 """Statistics: what is asked of a stream, with both ends: contribution and record."""
 
 from rillet.registry import Registry
-from rillet.statistic.base import Lattice, Leaf, Memory, Range, Setting, Statistic, Totals, Units
+from rillet.statistic.base import (
+    DEVIATIONS,
+    EXACT,
+    Lattice,
+    Leaf,
+    Margin,
+    Memory,
+    Range,
+    Setting,
+    Statistic,
+    Totals,
+    Units,
+)
 from rillet.statistic.counts import Histogram, Quantile
 from rillet.statistic.running import Count, Mean, Running, Share, Sum
 from rillet.statistic.several import Several
@@ -13,11 +25,14 @@ STATISTICS = Registry(
 )
 
 __all__ = [
+    "DEVIATIONS",
+    "EXACT",
     "STATISTICS",
     "Count",
     "Histogram",
     "Lattice",
     "Leaf",
+    "Margin",
     "Mean",
     "Memory",
     "Quantile",

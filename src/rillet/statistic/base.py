@@ -15,10 +15,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from rillet.errors import ParameterError
 from rillet.options import settle
@@ -45,6 +46,41 @@ class Range:
     def middle(self) -> float:
         """Half-way between the ends."""
         return self.lower + self.width / 2
+
+
+#: Deviations of the margins of a record: those of 95 %.
+DEVIATIONS: Final = -float(ndtri(0.025))
+
+
+class Margin(NamedTuple):
+    """How far what clipping takes from an observation may be from its estimate: public.
+
+    The mean of what it takes may be ``below`` less or ``above`` more, with 95 %; ``variance`` is
+    how much observations differ in it, so that the mean of a few is off besides.  Numbers, or
+    arrays over releases.
+    """
+
+    below: Any = 0.0
+    above: Any = 0.0
+    variance: Any = 0.0
+
+    def plus(self, other: Margin, weight: Any = 1.0) -> Margin:
+        """Together with some of another: what has one cause adds up."""
+        return Margin(*(one + weight * more for one, more in zip(self, other, strict=True)))
+
+    def times(self, factor: Any) -> Margin:
+        """All of it so many times."""
+        return Margin(*(one * factor for one in self))
+
+    def of(self, observations: Any) -> tuple[Any, Any]:
+        """Below and above of the mean of so many observations."""
+        sampling = DEVIATIONS**2 * self.variance / np.maximum(observations, 1.0)
+        below, above = self.below, self.above
+        return np.sqrt(below * below + sampling), np.sqrt(above * above + sampling)
+
+
+#: Of an estimate that is not off.
+EXACT: Final = Margin()
 
 
 @dataclass(frozen=True)
@@ -217,9 +253,12 @@ class Totals:
         its noise explains, so that none is taken to be missing.
     clipping
         The clipping range in force; its ends are arrays where the readings are.
+    margin
+        Gives how far what clipping takes from an observation may be off, on average over those
+        that the statistic looks back on; None where nothing is clipped, or nobody knows.
     """
 
-    __slots__ = ("_covariance", "clipping", "complete", "count", "sums")
+    __slots__ = ("_covariance", "clipping", "complete", "count", "margin", "sums")
 
     def __init__(
         self,
@@ -228,9 +267,11 @@ class Totals:
         covariance: Callable[[int, int], Any],
         clipping: Range,
         complete: Any = None,
+        margin: Callable[[], Margin] | None = None,
     ) -> None:
         self.count, self.sums, self.complete, self.clipping = count, sums, complete, clipping
         self._covariance = covariance
+        self.margin = margin
 
     def covariance(self, one: int, other: int) -> Any:
         """Covariance of the noise of two readings."""
@@ -319,6 +360,11 @@ class Statistic(ABC):
     def names(self) -> tuple[str, ...]:
         """The rows of its record."""
         return (self.name,)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the value of each row is: ``"mean"``, ``"sum"``, ``"count"``, or something else."""
+        return ("other",) * len(self.names)
 
     @abstractmethod
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:

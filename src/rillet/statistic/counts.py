@@ -359,6 +359,11 @@ class Histogram(_Binned):
         """The bins."""
         return self._edges.names()
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Counts."""
+        return ("count",) * len(self.names)
+
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
         """The counts."""
         sums = totals.sums

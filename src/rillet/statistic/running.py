@@ -33,6 +33,7 @@ from rillet.statistic.base import (
     IntArray,
     Lattice,
     Leaf,
+    Margin,
     Memory,
     Range,
     Setting,
@@ -341,10 +342,17 @@ class Running(Remembering):
             return _Pair(setting) if setting.law == "gaussian" else _Shares(setting)
         return _Present(setting) if setting.missing else _Values()
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """A mean or a sum."""
+        return (self._value,)
+
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
         """Sum, mean and count."""
         known = _running(totals, self._value)
         value, noise_std = known[self._value], known[f"{self._value}_noise_std"]
+        if totals.margin is not None and self.clips:
+            known |= _clipping(totals.margin, known["count"], whole=self._value == "sum")
         return {"value": value, "noise_std": noise_std, **known}
 
 
@@ -371,6 +379,19 @@ def _running(totals: Totals, value: str) -> dict[str, Callable[[], Any]]:
         "count": ratio.count,
         "count_noise_std": ratio.count_noise_std,
     }
+
+
+def _clipping(
+    margin: Callable[[], Margin], count: Callable[[], Any], *, whole: bool
+) -> dict[str, Callable[[], Any]]:
+    """How far below and above clipping may be off, of a mean or of the whole sum."""
+
+    def side(number: int) -> Any:
+        observations = np.maximum(count(), 1.0)
+        found = margin().of(observations)[number]
+        return found * observations if whole else found
+
+    return {"clipping_below": lambda: side(0), "clipping_above": lambda: side(1)}
 
 
 class _Ratio:
@@ -546,6 +567,11 @@ class Count(Remembering):
     def leaf(self, setting: Setting) -> Leaf:
         """One column."""
         return _Count()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """A count."""
+        return ("count",)
 
     def numbers(self, totals: Totals) -> Mapping[str, Callable[[], Any]]:
         """The count."""

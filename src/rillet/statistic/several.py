@@ -194,6 +194,11 @@ class Several(Statistic):
         """The rows of all of them, one after the other."""
         return tuple(chain.from_iterable(part.names for part in self.parts))
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of all of them."""
+        return tuple(chain.from_iterable(part.kinds for part in self.parts))
+
     def memory(self, leaves: Callable[[str, Any], float]) -> Memory:
         """What they all look back on."""
         first, *others = (part.memory(leaves) for part in self.parts)
@@ -215,6 +220,9 @@ class Several(Statistic):
             ends = (clipping.lower, clipping.upper) if part.clips else (np.nan, np.nan)
             same = (partial(_of_each, end, shape, len(part.names)) for end in ends)
             known = dict(zip(("clip_lower", "clip_upper"), same, strict=True))
+            if totals.margin is not None and not place.leaf.corrected:
+                nothing = partial(_of_each, 0.0, shape, len(part.names))
+                known |= {"clipping_below": nothing, "clipping_above": nothing}
             found.append({**known, **part.numbers(_own(totals, place))})
 
         def of_all(name: str) -> Callable[[], Any]:
@@ -255,4 +263,5 @@ def _own(totals: Totals, place: _Place) -> Totals:
         lambda one, other: totals.covariance(one + first, other + first),
         totals.clipping,
         totals.complete if place.leaf.may_be_complete else None,
+        totals.margin,
     )

@@ -86,11 +86,13 @@ def made_up_releases(
         "mean_noise_std": known(mean_noise),
         "count": known(count),
         "count_noise_std": known(noise * 0.01),
+        "clipping_below": noise / 5,
+        "clipping_above": known(noise / 4),
         "clip_lower": (-random.random(len(keys)))[row_of],
         "clip_upper": (100 + random.random(len(keys)) * 50)[row_of],
         "clipped_share": shares[row_of],
     }
-    return Releases(keys, key_of, t, at, names, columns, "laplace", ("clamped",))
+    return Releases(keys, key_of, t, at, names, columns, "laplace", ("clamped",), "weibull")
 
 
 def check_sink(

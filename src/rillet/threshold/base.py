@@ -15,7 +15,7 @@ from rillet.noise import FloatArray, IntArray, Secret
 from rillet.options import settle
 from rillet.precision import precision
 from rillet.privacy import Cost
-from rillet.statistic import Range, Setting
+from rillet.statistic import EXACT, Margin, Range, Setting
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
 GRID_BITS = 24
@@ -46,7 +46,8 @@ class Outlook:
     ``length``, ``after`` and ``until`` count observations, by the clock expected ones;
     ``noise_per_unit`` is the noise std of the last sum per unit of clipping range; ``until`` is the
     observation at which the range may change again.  Where the statistic ``forgets``, they count
-    what it looks back on instead: ``length`` of them, ``until`` under the next range.
+    what it looks back on instead: ``length`` of them, ``until`` under the next range.  ``assumes``
+    says whether a tail may be assumed where counts are lost in noise.
     """
 
     length: int
@@ -54,6 +55,7 @@ class Outlook:
     until: int
     noise_per_unit: float
     forgets: bool = False
+    assumes: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,16 @@ class Finding:
     """What the looks so far say: the next range, and what clipping removes (all public).
 
     ``removed`` estimates the mass clipped so far, ``removed_each`` the mass clipped from each
-    observation to come, ``clipped_share`` the share of values beyond the range.
+    observation to come, ``clipped_share`` the share of values beyond the range.  ``margin`` is how
+    far the first may be off, for each observation so far, and ``margin_each`` the second.
     """
 
     range: Range
     removed: float = 0.0
     removed_each: float = 0.0
     clipped_share: float = float("nan")
+    margin: Margin = EXACT
+    margin_each: Margin = EXACT
 
 
 class Threshold(ABC):

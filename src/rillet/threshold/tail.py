@@ -17,7 +17,7 @@ import numpy as np
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
-from rillet.statistic import Range, Setting
+from rillet.statistic import Margin, Range, Setting
 from rillet.threshold.base import (
     SMALLEST_PART,
     Finding,
@@ -38,7 +38,10 @@ from rillet.threshold.tail_model import (
     CAUTIOUS_ALARM,
     KNOTS,
     Counts,
+    Tail,
     choose_end,
+    counted_margin,
+    counted_rate_margin,
     fit_tail,
     holds_data,
     knots,
@@ -220,31 +223,45 @@ class TailHistogram(Threshold):
         """The next range, and what clipping removes.  **Privacy.** Post-processing."""
         centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
+        share = 1.0 if centre is None else 0.5
+        tails = [fit_tail(side.counts, side.width, share=share) for side in sides]
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:
             felt = ranges[-1:] if outlook.forgets else ranges
             past = [kept.width / bounds.width for kept in felt]
-            ends = _choose_ends(sides, outlook, past)
+            ends = _choose_ends(tails, outlook, past)
             if centre is None:
                 learned = learned_range(bounds, ends[0] * bounds.width)
             else:
                 learned = range_around(bounds, centre, *ends)
         in_force = [learned] if not ranges else [ranges[0], *ranges]
         removed = removed_each = share = 0.0
-        for side in sides:
+        margins, margins_each = [], []
+        for side, tail in zip(sides, tails, strict=True):
             kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
             last = side.end_of(learned)
             careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
+            each = careful.mean_clipped(last)
+            margin_each = tail.margin(last, each)
+            mass, margin = removed_mass(side.counts, kept_ends, side.width, careful, tail)
+            if not outlook.assumes:
+                margin = counted_margin(side.released, kept_ends, side.width, mass)
+                margin_each = counted_rate_margin(side.released, last, side.width, each)
             if not outlook.forgets:
-                removed += side.sign * removed_mass(side.counts, kept_ends, side.width, careful)
-            removed_each += side.sign * careful.mean_clipped(last)
+                removed += side.sign * mass
+            removed_each += side.sign * each
             share += careful.clipped_share(last)
+            margins.append(margin)
+            margins_each.append(margin_each)
+        observations = sum(max(1, look.observations) for look in looks)
         return Finding(
             range=learned,
             removed=removed * bounds.width,
             removed_each=removed_each * bounds.width,
             clipped_share=min(share, 1.0),
+            margin=_of_sides(margins, bounds.width, observations),
+            margin_each=_of_sides(margins_each, bounds.width, 1),
         )
 
 
@@ -260,6 +277,8 @@ class _Side:
     origin: float
     width: float
     counts: list[Counts]
+    #: The counts as they were released, also on a side that seems to be empty.
+    released: list[Counts]
 
     def end_of(self, kept: Range) -> float:
         """How far a range reaches on this side."""
@@ -275,9 +294,10 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
         for look in looks
     ]
     if centre is None:
-        return [_Side(1, bounds, bounds.lower, 1.0, counts)]
+        return [_Side(1, bounds, bounds.lower, 1.0, counts, counts)]
     upper = [replace(look, values=look.values[KNOTS - 1 :]) for look in counts]
     lower = [replace(look, values=look.values[KNOTS - 1 :: -1]) for look in counts]
+    released = upper, lower
     # The counts at the centre itself belong to both sides, and are not what is looked for here.
     filled = [
         holds_data([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)
@@ -290,8 +310,8 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
         )
     above, below = side_widths(bounds, centre)
     return [
-        _Side(1, bounds, centre, above / bounds.width, upper),
-        _Side(-1, bounds, centre, below / bounds.width, lower),
+        _Side(1, bounds, centre, above / bounds.width, upper, released[0]),
+        _Side(-1, bounds, centre, below / bounds.width, lower, released[1]),
     ]
 
 
@@ -301,11 +321,20 @@ def _emptied(side: list[Counts]) -> list[Counts]:
     return [replace(look, values=look.observations * at_centre) for look in side]
 
 
-def _choose_ends(sides: list[_Side], outlook: Outlook, past: list[float]) -> list[float]:
+def _of_sides(margins: list[Margin], width: float, observations: int) -> Margin:
+    """The margin of an observation; what the lower side takes away less is a larger mean."""
+    below, above, variance = margins[0]
+    for less in margins[1:]:
+        below, above = math.hypot(below, less.above), math.hypot(above, less.below)
+        variance += less.variance
+    unit = width / observations
+    return Margin(below * unit, above * unit, variance * width * unit)
+
+
+def _choose_ends(tails: list[Tail], outlook: Outlook, past: list[float]) -> list[float]:
     """An end for each side, each in view of the other: the noise is scaled to both together."""
-    tails = [fit_tail(side.counts, side.width) for side in sides]
-    ends = [0.0] * len(sides)
-    for number in (0,) if len(sides) == 1 else (0, 1, 0):
+    ends = [0.0] * len(tails)
+    for number in (0,) if len(tails) == 1 else (0, 1, 0):
         ends[number] = choose_end(
             tails[number],
             length=outlook.length,

@@ -18,9 +18,10 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from scipy.special import erf
+from scipy.special import erf, ndtr
 
 from rillet.noise import FloatArray
+from rillet.statistic import DEVIATIONS, Margin
 
 #: Knots in an octave, and octaves below the bound: the smallest range is 2^-40 of the bound.
 PER_OCTAVE: Final = 5
@@ -51,6 +52,14 @@ _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
 _RUN: Final = 8
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
+#: What margins take for likely of values of one group.  A Weibull law keeps its shape; a lognormal
+#: law begins like one of a shape below 1 and gets heavier, down to half of that shape.  So a tail
+#: goes on with the shape that its beginning tells, times that shape where it is between ½ and 1; a
+#: deviation of its logarithm is ½.
+_ONE_GROUP: Final = 0.5
+_HALVES: Final = 0.5
+#: Tails are not exactly in the family: a margin leaves out 1.5 % at each end, not 2.5 %.
+_LEFT_OUT: Final = 0.015
 #: How much of the clipped mass is counted on to be added back, when a range is chosen.
 _ADDED_BACK: Final = 0.5
 #: A segment speaks for itself where it differs from all looks together by this many deviations.
@@ -159,6 +168,7 @@ class _Family:
     """Tables for every tail: one row a tail, the argument in units of the start knot."""
 
     shape: FloatArray
+    length: FloatArray
     prior: FloatArray
     #: Multiples of the start knot, from 1 up, ``_FINE`` to a knot.
     ratios: FloatArray
@@ -189,6 +199,7 @@ def _family() -> _Family:
     beyond = (at_knots[:, :-1] - at_knots[:, 1:]) / np.diff(ratios[::_FINE][: window + 2])
     return _Family(
         shape=shape,
+        length=length,
         prior=np.repeat(np.array(_SHAPE_PRIOR), _LENGTHS.size),
         ratios=ratios,
         excess=excess,
@@ -211,48 +222,90 @@ class Tail:
     clipped: FloatArray
     #: The mean excess by the tails no heavier than exponential: careful when mass is added back.
     light: FloatArray
+    #: Tails by how likely they are of values of one group, with the mean excess by each, and how
+    #: far its size may be off: standard deviation over size.
+    odds: FloatArray
+    by_odds: FloatArray
+    off: FloatArray
+    #: Standard deviation of the noise of a rate.
+    noise_std: float
 
     def mean_clipped(self, end: float) -> float:
         """Estimate of E (x − end)⁺ per observation."""
+        return float(self._clipped_by(self.light[None, :], end)[0])
+
+    def _clipped_by(self, tails: FloatArray, end: float) -> FloatArray:
+        """The same by each of some tails, a row of mean excesses each."""
         if self.ends.size == 1:
-            return 0.0
+            return np.zeros(len(tails))
         top_place = float(self.places[self.top])
         if end >= top_place:
-            return float(np.interp(end, self.ends, self.light))
+            place = int(np.searchsorted(self.ends, end, side="right")) - 1
+            if place == self.ends.size - 1:
+                return tails[:, -1]
+            slope = (tails[:, place + 1] - tails[:, place]) / (
+                self.ends[place + 1] - self.ends[place]
+            )
+            return np.asarray(slope * (end - self.ends[place]) + tails[:, place])
         # Counted knots up to the top one, the fitted tail beyond it.
         join = (self.top - self.start) * _FINE
-        outside, mass = float(self.light[join]), 0.0
+        outside, mass = tails[:, join], np.zeros(len(tails))
         if join + _FINE < self.ends.size:
             run = float(self.ends[join + _FINE] - self.ends[join])
-            mass = float(self.light[join] - self.light[join + _FINE]) / run
+            mass = (tails[:, join] - tails[:, join + _FINE]) / run
         low = int(np.searchsorted(self.places, end, side="right")) - 1
 
-        def over(knot: int) -> float:
+        def over(knot: int) -> FloatArray:
             between = slice(knot + 1, self.top + 1)
             counted = float(self.rates[between] @ (self.places[between] - self.places[knot]))
-            return max(0.0, counted + outside + mass * (top_place - float(self.places[knot])))
+            beyond = mass * (top_place - float(self.places[knot]))
+            return np.asarray(np.maximum(0.0, counted + outside + beyond))
 
         here, above = over(low), over(low + 1)
         part = (end - self.places[low]) / (self.places[low + 1] - self.places[low])
-        if above <= 0.0:
-            return 0.0
-        if here <= 0.0:
-            return float(above * part)
-        return float(here ** (1 - part) * above**part)
+        return np.asarray(np.where(here > 0.0, here ** (1 - part) * above**part, above * part))
 
     def clipped_share(self, end: float) -> float:
         """Estimate of P(x > end): the slope of the mean excess."""
         step = 0.05 * end
         return min(1.0, max(0.0, (self.mean_clipped(end - step) - self.mean_clipped(end)) / step))
 
+    def margin(self, end: float, estimate: float) -> Margin:
+        """How far E (x − end)⁺ may be from an estimate, with 95 %, and the spread of a sample."""
+        if self.ends.size == 1:
+            return Margin()
+        each = self._clipped_by(self.by_odds, end)
+        least, greatest = _mixed_quantiles(self.odds, each, each * self.off)
+        counted = np.maximum(self.places[: self.top + 1] - end, 0.0)
+        noise = DEVIATIONS * self.noise_std * math.sqrt(float(counted @ counted))
+        return Margin(
+            below=math.hypot(max(0.0, estimate - max(least, 0.0)), noise),
+            above=math.hypot(max(0.0, greatest - estimate), noise),
+            variance=self._square_clipped(end),
+        )
 
-def fit_tail(looks: list[Counts], width: float, alarm: float = FALSE_ALARM) -> Tail:
-    """Pool the looks and weigh the tails."""
+    def _square_clipped(self, end: float) -> float:
+        """Estimate of E ((x − end)⁺)²: twice the integral of the mean excess from there."""
+        expected = self.odds @ self.by_odds
+        first = int(np.searchsorted(self.ends, end))
+        ends = np.concatenate(([end], self.ends[first:]))
+        here = self.odds @ self._clipped_by(self.by_odds, end)
+        excess = np.concatenate(([here], expected[first:]))
+        return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
+
+
+def fit_tail(
+    looks: list[Counts], width: float, alarm: float = FALSE_ALARM, share: float = 1.0
+) -> Tail:
+    """Pool the looks and weigh the tails; the side has about this ``share`` of the values."""
     places, pooled, family = knots(width), pool(looks), _family()
     top, rates = top_knot(pooled, places, alarm), pooled.rates
     if top <= 1:  # nothing above the smallest knot: all values are (next to) the lower bound
         nothing = np.zeros(1)
-        return Tail(places, rates, top, top, np.ones(1), places[1:2], np.zeros((1, 1)), nothing)
+        return Tail(
+            *(places, rates, top, top, np.ones(1), places[1:2], np.zeros((1, 1))),
+            *(nothing, np.ones(1), np.zeros((1, 1)), nothing, pooled.noise_std),
+        )
     start = _start_knot(rates, top, pooled.noise_std) - 1
     last = min(KNOTS - 1, top + _UP)
     window = last - start
@@ -262,14 +315,19 @@ def fit_tail(looks: list[Counts], width: float, alarm: float = FALSE_ALARM) -> T
     mass = family.masses[:, :window]
     if last == KNOTS - 1:  # whatever lies beyond the bound sits on the last knot
         mass = np.concatenate((mass[:, :-1], family.beyond[:, window - 1 : window]), axis=1)
-    size = (mass * observed / variance).sum(1)
-    size = np.maximum(0.0, size / np.maximum((mass**2 / variance).sum(1), 1e-300))
+    precision = np.maximum((mass**2 / variance).sum(1), 1e-300)
+    size = np.maximum(0.0, (mass * observed / variance).sum(1) / precision)
     misfit = ((observed - size[:, None] * mass) ** 2 / variance).sum(1)
     reach = min((KNOTS - 1 - start) * _FINE, family.ratios.size - 1) + 1
     excess = family.excess[:, :reach] - family.excess[:, [reach - 1]]
     clipped = size[:, None] * places[start] * excess
     posterior = _posterior(family.prior, misfit)
     light, likely = family.shape >= 1.0, posterior > 1e-5
+    # −d ln P/d ln x over −ln P: the shape of a Weibull law that begins like this tail.
+    begins = 1 / (family.length * np.maximum(-np.log(np.clip(size / share, 1e-9, 0.999)), 1e-3))
+    expected = begins * np.clip(begins, _HALVES, 1.0)
+    odds = _posterior(np.exp(-0.5 * (np.log(family.shape / expected) / _ONE_GROUP) ** 2), misfit)
+    real = odds > 1e-5
     return Tail(
         places=places,
         rates=rates,
@@ -279,6 +337,10 @@ def fit_tail(looks: list[Counts], width: float, alarm: float = FALSE_ALARM) -> T
         ends=places[start] * family.ratios[:reach],
         clipped=clipped[likely],
         light=_posterior(family.prior[light], misfit[light]) @ clipped[light],
+        odds=odds[real] / odds[real].sum(),
+        by_odds=clipped[real],
+        off=1 / np.maximum(size * np.sqrt(precision), 1e-300)[real],
+        noise_std=pooled.noise_std,
     )
 
 
@@ -311,6 +373,16 @@ def _posterior(prior: FloatArray, misfit: FloatArray) -> FloatArray:
     weight: FloatArray = prior * np.exp(-0.5 * (misfit - misfit.min()))
     weight /= weight.sum()
     return weight
+
+
+def _mixed_quantiles(
+    weights: FloatArray, means: FloatArray, stds: FloatArray
+) -> tuple[float, float]:
+    """What a mixture of normal laws keeps within, but for a small part at each end."""
+    wide = np.sort(np.concatenate([means + step * stds for step in np.linspace(-3, 3, 13)]))
+    below = weights @ ndtr((wide - means[:, None]) / np.maximum(stds, 1e-300)[:, None])
+    low, high = np.interp((_LEFT_OUT, 1 - _LEFT_OUT), below, wide)
+    return float(low), float(high)
 
 
 # --- Decisions -----------------------------------------------------------------------------------
@@ -357,18 +429,51 @@ def choose_end(
     return float(tail.ends[int(np.argmin(tail.weights @ loss))])
 
 
-def removed_mass(looks: list[Counts], ends: list[float], width: float, together: Tail) -> float:
+def removed_mass(
+    looks: list[Counts], ends: list[float], width: float, together: Tail, likely: Tail
+) -> tuple[float, Margin]:
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
-    By all looks ``together``, except where a look contradicts them: the stream has changed.
+    By all looks ``together``, except where a look contradicts them: the stream has changed.  With
+    how far it may be off by the ``likely`` tails: what looks are off adds up.
     """
-    total = 0.0
+    total, margin = 0.0, Margin()
     for look, end in zip(looks, ends, strict=True):
-        source = together
+        source, tails = together, likely
         if len(looks) > 1 and _contradicts(look, together, end):
             source = fit_tail([look], width, CAUTIOUS_ALARM)
-        total += look.observations * source.mean_clipped(end)
-    return total
+            tails = fit_tail([look], width)
+        each = source.mean_clipped(end)
+        total += look.observations * each
+        margin = margin.plus(tails.margin(end, each), look.observations)
+    return total, margin
+
+
+def counted_margin(looks: list[Counts], ends: list[float], width: float, mass: float) -> Margin:
+    """The margin of an estimated ``mass`` without a tail: by all counts, up to the bound.
+
+    Each count is worth its distance from the end, which is no more than the width: their noise
+    tells how far the sum is off, whatever lies between.
+    """
+    places, found, spread = knots(width), 0.0, 0.0
+    for look, end in zip(looks, ends, strict=True):
+        reach = np.maximum(places - end, 0.0)
+        found += float(reach @ look.values)
+        spread += look.variance * float(reach @ reach)
+    off = DEVIATIONS * math.sqrt(spread)
+    return Margin(max(0.0, min(mass, mass - found + off)), max(0.0, found + off - mass))
+
+
+def counted_rate_margin(looks: list[Counts], end: float, width: float, each: float) -> Margin:
+    """The same of what is taken ``each`` time, of observations to come that are like those."""
+    pooled, reach = pool(looks), np.maximum(knots(width) - end, 0.0)
+    square = reach * reach
+    found, noise = float(reach @ pooled.rates), DEVIATIONS * pooled.noise_std
+    squared = max(0.0, float(square @ pooled.rates) + noise * math.sqrt(float(square @ square)))
+    off = math.hypot(
+        noise * math.sqrt(float(reach @ reach)), DEVIATIONS * math.sqrt(squared * pooled.sampling)
+    )
+    return Margin(max(0.0, min(each, each - found + off)), max(0.0, found + off - each), squared)
 
 
 def _contradicts(look: Counts, together: Tail, end: float) -> bool:

@@ -30,7 +30,7 @@ def _intervals(releases: Releases) -> tuple[FloatArray, FloatArray]:
     """Both ends for each row."""
     if not len(releases):
         return np.empty(0), np.empty(0)
-    ends = [releases[name].noise_interval(_CONFIDENCE) for name in releases.names]
+    ends = [releases[name].band(_CONFIDENCE) for name in releases.names]
     low, high = (np.stack(side, axis=1).reshape(-1) for side in zip(*ends, strict=True))
     return low, high
 

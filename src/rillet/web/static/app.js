@@ -372,7 +372,7 @@ function show(fresh = true) {
     const value = data.value[i][last], reach = (data.high[i][last] - data.low[i][last]) / 2;
     const most = view.of.reduce((best, each) => (data.value[each][last] > data.value[best][last] ? each : best));
     $("value").textContent = view.kind === "histogram" ? binText(data.names[most]) : number(value, reach);
-    $("reach").textContent = view.kind === "histogram" ? `most frequent of ${view.of.length} bins` : `${reachText(reach)}  (noise, 95 %)${view.kind === "quantiles" ? (share(data.names[i]) === 0.5 ? ", median" : `, quantile ${data.names[i]}`) : ""}`;
+    $("reach").textContent = view.kind === "histogram" ? `most frequent of ${view.of.length} bins` : `${reachText(reach)}  (95 %)${view.kind === "quantiles" ? (share(data.names[i]) === 0.5 ? ", median" : `, quantile ${data.names[i]}`) : ""}`;
     $("when").textContent = `${time(data.at[last])} · ${about?.every_seconds ? "tick" : "observation"} ${whole.format(data.t[last])}`;
   } else {
     $("value").textContent = row ? "" : now.key === null ? "" : "…";
@@ -691,7 +691,7 @@ function showPlan() {
     el("div", { class: "epsilon" }, el("div", {}, el("b", {}, String(epsilon)), "ε"), el("div", {}, el("b", {}, shown), "δ")),
     el("p", {}, `Protected is ${protects}.`),
     el("p", {}, `Whoever sees every number on this page, and knows everything about everybody else, can still be hardly more certain about ${about.unit === "person" ? "one person" : "one observation"}: the odds of any guess change by at most ${odds}${delta ? `, but for a chance of ${shown}` : ""}.`),
-    el("p", { class: "muted small" }, "Numbers of many observations stay useful: the band shows how far the noise may have moved them, in 95 of 100 cases. What clipping to the range cuts off is not in it."),
+    el("p", { class: "muted small" }, "Numbers of many observations stay useful: the band holds what they are without noise and clipping, in 95 of 100 cases, if large values thin out as the tail in their record says; where that is unknown, it is the band of the noise alone."),
   );
   const made = [
     ["Cadence", about.every_seconds ? `a release ${every(about.every_seconds)}, whether anything came or not` : about.every === 1 ? "a release for each observation" : `a release for every ${whole.format(about.every)} observations`],
