@@ -25,7 +25,7 @@ def releases(**columns) -> Releases:
 
 def release(**numbers) -> Release:
     row = {**dict.fromkeys(NUMBERS, math.nan), **numbers, "name": "mean", "noise_law": LAW}
-    return Release((), 1, 0, [{**row, "post_processing": ()}])
+    return Release((), 1, 0, [{**row, "post_processing": (), "tail": "unknown"}])
 
 
 KNOWN = {
