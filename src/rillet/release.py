@@ -936,30 +936,44 @@ def origins(columns: Mapping[str, FloatArray], t: IntArray) -> dict[str, tuple[s
     own.  Bit for bit: the same operation on the same doubles gives the same doubles.
     """
     times = t.astype(np.float64)
-    distinct = {"t": times}
+    distinct, heads = {"t": times}, {"t": _head(times)}
     same: dict[str, str] = {}
     for name, column in columns.items():
-        equal = (other for other, known in distinct.items() if _equal(column, known))
-        same[name] = next(equal, name)
-        distinct.setdefault(same[name], column)
+        head = _head(column)
+        same[name] = next(
+            (
+                other
+                for other, known in distinct.items()
+                if heads[other] == head and _equal(column, known)
+            ),
+            name,
+        )
+        if same[name] == name:
+            distinct[name], heads[name] = column, head
     del distinct["t"]
     divided: dict[str, str] = {}
     with np.errstate(all="ignore"):
+        quotients = {name: _head(whole[:1] / times[:1]) for name, whole in distinct.items()}
         for name, column in distinct.items():
             for other, whole in distinct.items():
                 # One that others follow from stays.
                 if other == name or other in divided or name in divided.values():
                     continue
-                if _equal(column[:1], whole[:1] / times[:1]) and _equal(column, whole / times):
+                if heads[name] == quotients[other] and _equal(column, whole / times):
                     divided[name] = other
                     break
     return {name: (divided.get(own, own), own in divided) for name, own in same.items()}
 
 
+def _head(column: FloatArray) -> list[int]:
+    """The bits of the first number, if there is one: most columns differ in it."""
+    head: list[int] = column[:1].view(np.uint64).tolist()
+    return head
+
+
 def _equal(one: FloatArray, other: FloatArray) -> bool:
     """Whether two columns are the same, bit for bit."""
-    bits, others = one.view(np.uint64), other.view(np.uint64)
-    return np.array_equal(bits[:1], others[:1]) and np.array_equal(bits, others)
+    return np.array_equal(one.view(np.uint64), other.view(np.uint64))
 
 
 #: What works out columns remembers what it was asked last, and several sinks ask.
