@@ -402,6 +402,19 @@ class Crowd(Whole):
         for part, was in zip(kept, (*ahead, *states), strict=True):
             part[row] = was
 
+    def noise_of_many(self, rows: slice) -> tuple[list[Secret], list[NDArray[Any]]]:
+        """As :meth:`noise_of`, of several keys: their secrets, and arrays to be read or set."""
+        states = (part for own in self._processes for part in own)
+        return self._secrets[rows], [part[rows] for part in (self._drawn, *self._ahead, *states)]
+
+    def set_noise_of_many(
+        self, rows: slice, secrets: list[Secret], arrays: list[NDArray[Any]]
+    ) -> None:
+        """Undo :meth:`noise_of_many`."""
+        self._secrets[rows] = secrets
+        for part, was in zip(self.noise_of_many(rows)[1], arrays, strict=True):
+            part[...] = was
+
     def arrays(self, keys: slice) -> list[NDArray[Any]]:
         """All else of some keys, in a fixed order; changed, they change the streams."""
         states = (*self._encoders, *self._decoders)

@@ -57,7 +57,10 @@ class _Metrics(_Table, frozen=True):
 
 
 class _Tables(_Table, frozen=True):
-    """The tables; those of a plan, a source or a sink are checked by the kind that they name."""
+    """The tables; those of a plan, a source or a sink are checked by the kind that they name.
+
+    ``spark`` is for :mod:`rillet.spark.job` alone.
+    """
 
     plan: Any
     source: dict[str, Any]
@@ -66,6 +69,7 @@ class _Tables(_Table, frozen=True):
     state: _State | None = None
     log: _Log = _Log()
     metrics: _Metrics | None = None
+    spark: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Config:
     #: None: info in a durable run, warning otherwise.
     log_level: LogLevel | None = None
     metrics: tuple[str, int] | None = None
+    spark: Mapping[str, Any] = field(default_factory=dict)
     #: Folder that the paths in it are relative to.
     folder: Path = field(default_factory=Path)
 
@@ -159,6 +164,7 @@ def _checked(tables: _Tables, folder: Path) -> Config:
         log_format=tables.log.format,
         log_level=tables.log.level,
         metrics=None if tables.metrics is None else _address(tables.metrics.address),
+        spark=tables.spark,
         folder=folder,
     )
 
@@ -278,7 +284,8 @@ def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     def seen(name: str, value: Any) -> Any:
         is_path = (name == "path" or name.endswith("_file")) and isinstance(value, str)
-        return str(folder / value) if is_path and value not in ("", "-") else value
+        is_path = is_path and value not in ("", "-") and "://" not in value
+        return str(folder / value) if is_path else value
 
     return {name: seen(name, value) for name, value in table.items()}
 

@@ -787,7 +787,7 @@ class Plan:
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
         tree = Tree((own,))
-        store = self._memory(tree, master, run)
+        store = self.memory_store(tree, master, run, self.keys.index(own) if self.keys else 0)
         guard = self.guard(secret, (own,), run, uses)
         return Streams(self.layout, tree, store, guard).stream(own)
 
@@ -806,18 +806,18 @@ class Plan:
         self._check_kept(secret)
         master = Secret.generate() if secret is None else secret
         guard = self.guard(secret, self.tree.keys, run, uses)
-        return Streams(self.layout, self.tree, self._memory(self.tree, master, run), guard)
+        store = self.memory_store(self.tree, master, run)
+        return Streams(self.layout, self.tree, store, guard)
 
-    def _memory(self, tree: Tree, master: Secret, run: str) -> MemoryStore:
-        """All or one of the keys at their beginning, in memory."""
+    def memory_store(self, tree: Tree, master: Secret, run: str, offset: int = 0) -> MemoryStore:
+        """Keys at their beginning, in memory: all, or some in a row, from number ``offset`` on."""
         gate, together = self._new_gate(master, run), self.stream_secret(master, (), run)
         if self.layout.fleet:
-            offset = self.keys.index(tree.keys[0])
             fleet = Fleet.begin(self.layout, tree, together, offset=offset)
             return MemoryStore((), None, gate, fleet)
         secrets = (self.stream_secret(master, key, run) for key in tree.keys)
         shared = together if self.shared_threshold else None
-        if self.layout.crowd and len(tree.keys) == len(self.keys):
+        if self.layout.crowd and len(tree.keys) > 1:
             return MemoryStore((), shared, gate, crowd=Crowd(self.layout, tree.keys, secrets))
         return MemoryStore(secrets, shared, gate)
 

@@ -29,7 +29,8 @@ from rillet.times import time_zone
 
 __all__ = ["FileOptions", "FileSource"]
 
-_SUFFIXES: dict[str, Literal["csv", "jsonl", "parquet"]] = {
+#: Formats by the end of a name.
+SUFFIXES: dict[str, Literal["csv", "jsonl", "parquet"]] = {
     ".csv": "csv",
     ".json": "jsonl",
     ".jsonl": "jsonl",
@@ -99,7 +100,7 @@ class FileOptions(
             raise ParameterError("follow", "false for Parquet", True, hint)
 
 
-_PARQUET_NAMES = {("auto", suffix) for suffix, name in _SUFFIXES.items() if name == "parquet"}
+_PARQUET_NAMES = {("auto", suffix) for suffix, name in SUFFIXES.items() if name == "parquet"}
 
 
 class FileSource(Source):
@@ -217,14 +218,14 @@ class FileSource(Source):
     def _format(self) -> Literal["auto", "csv", "jsonl", "parquet"]:
         """Return the format; "auto" for a pipe, of which the first line decides."""
         suffix = Path(self._options.path).suffix.lower()
-        if self._options.format != "auto" or (suffix not in _SUFFIXES and not self.replayable):
+        if self._options.format != "auto" or (suffix not in SUFFIXES and not self.replayable):
             return self._options.format
-        if suffix not in _SUFFIXES:
+        if suffix not in SUFFIXES:
             raise InputError(
-                f"{self.name}: expected a name that ends with {', '.join(_SUFFIXES)}, found "
+                f"{self.name}: expected a name that ends with {', '.join(SUFFIXES)}, found "
                 f"{suffix or 'no ending'!r}; say which it is with format"
             )
-        return _SUFFIXES[suffix]
+        return SUFFIXES[suffix]
 
     def _raw_rows_of(self, reader: LineReader) -> Callable[[RawRun], RawRows]:
         """Check the first line; return what turns lines into rows."""

@@ -1,0 +1,283 @@
+"""What privacy costs on Spark: rillet beside running sums in the same kind of processor.
+
+    python benchmarks/bench_spark.py [--keys 100000] [--each 10] [--batches 5] [--by-count]
+
+As a program it measures a job of a given size: throughput, bytes of state for a key, and what the
+checkpoint takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rillet
+from frame import Comparison, Contender
+
+_HERE = Path(__file__).resolve().parent
+START, MINUTE = 1_767_225_600_000_000, 60_000_000
+CORES = min(2, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """So many keys with so many observations each, in batches; by count, or one a minute."""
+
+    keys: int
+    each: int
+    batches: int
+    by_clock: bool = False
+
+    @property
+    def records(self) -> int:
+        """Rows that come out: one for each observation, or for each key and tick."""
+        return self.keys * self.each
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys."""
+        return tuple(f"m{number}" for number in range(self.keys))
+
+    def plan(self) -> rillet.Plan:
+        """A sum with a declared range, of half a year by the clock."""
+        options: dict[str, Any] = {"length": self.each}
+        if self.by_clock:
+            options = {"length": "180d", "every": "1m", "start": START / 1e6}
+        return rillet.Plan(
+            epsilon=1.0,
+            delta=1e-6,
+            upper=10.0,
+            statistic=rillet.Sum(),
+            threshold=rillet.FixedThreshold(),
+            keys=tuple((name,) for name in self.names),
+            **options,
+        )
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="rillet-spark-"))
+
+
+@cache
+def session(cores: int = CORES) -> Any:
+    """One session for all of them, on loopback."""
+    from pyspark.sql import SparkSession
+
+    from rillet.spark import SETTINGS
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Workers find what is measured here.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_HERE), os.environ.get("PYTHONPATH", "")])
+    settings = {
+        **SETTINGS,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "3g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(cores),
+    }
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    made = builder.master(f"local[{cores}]").appName("rillet benchmarks").getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+@cache
+def _input(job: Job) -> Path:
+    """Parquet files, one for each core in every batch, and rows of a clock."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = _folder() / f"input-{job.keys}-{job.each}-{job.by_clock}"
+    (folder / "rows").mkdir(parents=True)
+    (folder / "clock").mkdir()
+    rng, names, part = np.random.default_rng(1), np.array(job.names), job.each // job.batches
+    for number in range(job.batches * CORES):
+        batch, half = divmod(number, CORES)
+        own = np.arange(half * job.keys // CORES, (half + 1) * job.keys // CORES)
+        t = np.repeat(np.arange(part), len(own)) + batch * part
+        columns: dict[str, Any] = {"meter": np.tile(names[own], part)}
+        if job.by_clock:
+            at = START + t * MINUTE + rng.integers(0, MINUTE, len(t))
+            columns["time"] = pa.array(at, pa.timestamp("us", "UTC"))
+        else:
+            columns["number"] = t
+        columns["kwh"] = rng.exponential(2.0, len(t))
+        path = folder / "rows" / f"{number:04d}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+        if half == 0:
+            until = pa.array([START + (batch + 1) * part * MINUTE], pa.timestamp("us", "UTC"))
+            path = folder / "clock" / f"{batch:04d}.parquet"
+            pq.write_table(pa.table({"until": until}), path)
+            os.utime(path, (1_700_000_000 + batch, 1_700_000_000 + batch))
+    return folder
+
+
+def streams(job: Job) -> tuple[Any, Any]:
+    """The rows and the clock, a batch at a time."""
+    spark, folder = session(), _input(job)
+    order = "time TIMESTAMP" if job.by_clock else "number BIGINT"
+    rows = spark.readStream.schema(f"meter STRING, {order}, kwh DOUBLE")
+    rows = rows.option("maxFilesPerTrigger", CORES).parquet(str(folder / "rows"))
+    clock = spark.readStream.schema("until TIMESTAMP").option("maxFilesPerTrigger", 1)
+    return rows, clock.parquet(str(folder / "clock")) if job.by_clock else None
+
+
+def _fresh(name: str) -> Callable[[], None]:
+    return lambda: shutil.rmtree(_folder() / name, ignore_errors=True)
+
+
+def _run(releases: Any, name: str, job: Job) -> Path:
+    from rillet.spark import to_parquet
+
+    folder = _folder() / name
+    writer = releases.writeStream.foreachBatch(to_parquet(str(folder / "out")))
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    records = session().read.parquet(str(folder / "out")).count()
+    if records != job.records:
+        raise RuntimeError(f"expected {job.records:,} records, found {records:,}")
+    return folder
+
+
+def rillet_job(job: Job) -> Path:
+    """Through streams."""
+    from rillet.spark import release
+
+    secret = _folder() / "secret"
+    if not secret.exists():
+        rillet.Secret.for_tests(1).save(secret)
+    rows, clock = streams(job)
+    order = {"at": "time", "clock": clock} if job.by_clock else {"sequence": "number"}
+    checkpoint = _folder() / "rillet" / "checkpoint"
+    found = release(
+        rows,
+        job.plan(),
+        value="kwh",
+        key="meter",
+        secret=secret,
+        checkpoint=checkpoint,
+        **order,
+    )
+    return _run(found, "rillet", job)
+
+
+def plain_job(job: Job) -> Path:
+    """Through running sums."""
+    from plain_spark import Plain, running_sums
+    from rillet.spark.group import usual_keys_in_group
+
+    rows, clock = streams(job)
+    size = usual_keys_in_group(job.plan().layout)
+    plain = Plain(job.names, size, START, MINUTE) if job.by_clock else Plain(job.names, size)
+    return _run(running_sums(rows, plain, clock), "plain", job)
+
+
+def _comparison(job: Job, title: str) -> Comparison:
+    return Comparison(
+        f"{title}, on Spark with {CORES} cores, to Parquet",
+        "record",
+        [
+            Contender(
+                "rillet.spark",
+                lambda: rillet_job(job),
+                job.records,
+                prepare=_fresh("rillet"),
+                most_rounds=3,
+            ),
+            Contender(
+                "running sums in the same kind of processor",
+                lambda: plain_job(job),
+                job.records,
+                rillet_within=1 / 0.7,
+                prepare=_fresh("plain"),
+                most_rounds=3,
+            ),
+        ],
+        processes=True,
+    )
+
+
+def bench_by_count() -> Comparison:
+    """A thousand keys with a thousand observations each."""
+    return _comparison(Job(1_000, 1_000, 4), "1,000,000 observations of 1,000 keys")
+
+
+def bench_by_clock() -> Comparison:
+    """A hundred thousand meters, minute after minute."""
+    return _comparison(Job(100_000, 10, 5, True), "100,000 keys, 10 ticks of a minute")
+
+
+def _processor() -> float:
+    """Seconds of a core that this process and all below it have used: Java and Python workers."""
+    below: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        number = int(stat.parent.name)
+        below.setdefault(int(fields[1]), []).append(number)
+        used[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    found, left = 0.0, [os.getpid()]
+    while left:
+        number = left.pop()
+        found += used.get(number, 0.0)
+        left += below.get(number, [])
+    return found
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """Measure one job, and print what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--each", type=int, default=10, help="observations, or ticks, of each")
+    parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--by-count", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    job = Job(given.keys, given.each, given.batches, not given.by_count)
+    _input(job)
+    for number in range(given.rounds):
+        for name, run in (("plain", plain_job), ("rillet", rillet_job)):
+            _fresh(name)()
+            begun, used = time.perf_counter(), _processor()
+            folder = run(job)
+            seconds, used = time.perf_counter() - begun, _processor() - used
+            found = {
+                "round": number,
+                "job": name,
+                "seconds": round(seconds, 2),
+                "seconds of a core": round(used, 2),
+                "records a second": round(job.records / seconds),
+                "records a second of a core": round(job.records / used),
+                "checkpoint, bytes": _bytes(folder / "checkpoint"),
+                "state, bytes": _bytes(folder / "checkpoint" / "state"),
+                "out, bytes": _bytes(folder / "out"),
+            }
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

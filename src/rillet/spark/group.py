@@ -1,0 +1,390 @@
+"""A group of keys: its streams as sealed parts, and one step with all that came for them.
+
+Knows nothing of Spark: a processor gives the parts that it kept and the rows that came, and takes
+back the parts that changed and what was released.
+
+**Privacy.** Touches raw data.  Rows are sealed on their way to their group, and so is every part of
+its state: neither says anything to anybody who has not the secret.  The number of parts and their
+sizes are public, but for values that wait for their tick and for rows on their way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+
+from rillet.crowd import Crowd
+from rillet.errors import StateError
+from rillet.fleet import PAGE
+from rillet.gather.gate import Entries
+from rillet.layout import Layout
+from rillet.levels import Tree
+from rillet.noise import FloatArray, IntArray, Secret
+from rillet.plan import Plan
+from rillet.release import Key, Releases
+from rillet.source import DeclaredKeys
+from rillet.state.base import Kept, MemoryStore, Pool, Progress
+from rillet.state.encoding import decode_state, encode_state
+from rillet.state.fleets import (
+    decode_common,
+    decode_page,
+    encode_common,
+    encode_page,
+    pack,
+    unpack,
+)
+from rillet.step import without_key
+from rillet.streams import Streams, rows_of_keys
+
+#: Raised with every change of what is sealed here.
+VERSION: Final = 1
+#: Fewest keys of a group whose keys are stepped together, and of one whose keys are not; so many
+#: groups there are at least, if there are keys enough.
+_TOGETHER, _ALONE, _GROUPS = 256, 16, 16
+#: Keys whose noise is one part.
+_NOISE: Final = 64
+#: Releases that are held in memory at a time, about.
+_RELEASES: Final = 2**18
+_PROGRESS: Final = "progress"
+#: Bytes of the tag with which a sealed content ends.
+_TAG: Final = 16
+
+
+class Columns(NamedTuple):
+    """The columns of a data frame: of values, of the parts of keys, of times and of numbers."""
+
+    value: str
+    key: tuple[str, ...] = ()
+    at: str | None = None
+    sequence: str | None = None
+
+    def named(self) -> list[tuple[str, ...]]:
+        """The same for JSON."""
+        roles = (self.value,), self.key, (self.at,), (self.sequence,)
+        return [tuple(name for name in role if name is not None) for role in roles]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the driver tells the workers: public, but for nothing.
+
+    ``secret`` is the path of the secret's file, which each worker has, and ``check`` tells whether
+    it is the right one; ``identity`` is that of the query.
+    """
+
+    plan_json: str
+    columns: Columns
+    secret: str
+    check: str
+    identity: str
+    keys_in_group: int
+    run: str = ""
+
+    def open(self) -> Opened:
+        """The plan and the secret; made once in each process."""
+        return _open(self)
+
+
+@lru_cache(maxsize=4)
+def _open(setup: Setup) -> Opened:
+    plan = Plan.from_json(setup.plan_json)
+    secret = load_secret(setup.secret)
+    if check_of(plan, secret, setup.identity) != setup.check:
+        raise StateError(
+            f"secret: {setup.secret} on this worker is not the secret that the driver has; copy "
+            "the same file to all of them"
+        )
+    return Opened(plan, secret, setup)
+
+
+def load_secret(path: str) -> Secret:
+    """The secret in a file that its owner alone can read."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise StateError(
+            f"secret: expected the file {path} on this machine, found: {error.strerror}; driver "
+            "and workers need the same file"
+        ) from None
+    if mode & 0o077:
+        raise StateError(
+            f"secret: expected a file that its owner alone can read, found mode {mode & 0o777:o}; "
+            f"type: chmod 600 {path}"
+        )
+    return Secret.load(path)
+
+
+def check_of(plan: Plan, secret: Secret, identity: str) -> str:
+    """Tells one secret from another, and nothing else of it."""
+    stream = secret.keystream("spark check", plan.layout.digest, identity)
+    return f"{stream.integer(0, 128):032x}"
+
+
+def usual_keys_in_group(layout: Layout) -> int:
+    """How many keys a group has unless somebody says otherwise."""
+    least = _TOGETHER if layout.fleet or layout.crowd else _ALONE
+    return min(PAGE, max(least, -(-layout.keys // _GROUPS)))
+
+
+class Opened:
+    """A plan and its secret in one process, cut into groups of keys."""
+
+    def __init__(self, plan: Plan, secret: Secret, setup: Setup) -> None:
+        self.plan, self.secret, self.setup = plan, secret, setup
+        self.keys: tuple[Key, ...] = plan.keys or ((),)
+        self._seals = secret.derive("spark", plan.layout.digest, setup.run, setup.identity)
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return -(-len(self.keys) // self.setup.keys_in_group)
+
+    @cached_property
+    def declared(self) -> DeclaredKeys | None:
+        """Finds declared keys in cells."""
+        return DeclaredKeys(self.keys, self.setup.columns.key) if self.plan.keys else None
+
+    def seal(self, content: bytes, *address: str | int) -> bytes:
+        """Encrypt; only the same address opens it."""
+        return self._seals.seal(content, associated=json.dumps(address).encode())
+
+    def unseal(self, sealed: bytes, *address: str | int) -> bytes:
+        """Undo :meth:`seal`."""
+        try:
+            return self._seals.open_sealed(sealed, associated=json.dumps(address).encode())
+        except (InvalidTag, ValueError):
+            raise StateError(
+                f"checkpoint: {address[0]} of group {address[1]} does not open with this secret: "
+                "it was damaged, or sealed under another one"
+            ) from None
+
+
+# --- rows on their way to their group --------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Observations with the indices of their keys; their numbers and times, where they have any."""
+
+    raw_values: FloatArray
+    key_of: IntArray
+    sequence: IntArray | None
+    raw_at: IntArray | None
+
+    def part(self, rows: Any) -> Rows:
+        """Some of them."""
+        columns: Any = (None if column is None else column[rows] for column in self)
+        return Rows(*columns)
+
+
+def by_group(opened: Opened, rows: Rows, now: int) -> Iterator[tuple[int, bytes]]:
+    """Seal rows for their groups; those of no declared key, or without a place, are left out.
+
+    ``now`` is the time of the batch.  **Privacy.** Touches raw data.
+    """
+    wanted = rows.key_of >= 0
+    if opened.plan.clock is None and rows.sequence is not None:
+        wanted &= rows.sequence >= 0
+    if not wanted.all():
+        rows = rows.part(wanted)
+    size = opened.setup.keys_in_group
+    for group, own in rows_of_keys(rows.key_of // size):
+        raw_values, key_of, *rest = rows.part(own)
+        assert key_of is not None
+        within = (key_of - group * size).astype(np.int32)
+        yield group, opened.seal(pack([now, raw_values, within, *rest]), "rows", group)
+
+
+def _gathered(opened: Opened, group: int, sealed: list[bytes]) -> tuple[Rows, int]:
+    """All rows of a group in the order of their numbers, and the time of the batch."""
+    parts = [unpack(opened.unseal(one, "rows", group)) for one in sealed]
+    now = max((part[0] for part in parts), default=0)
+    columns = zip(*(part[1:] for part in parts), strict=True)
+    joined: Any = (None if column[0] is None else np.concatenate(column) for column in columns)
+    rows = Rows(*joined)
+    if rows.sequence is not None:
+        rows = rows.part(np.argsort(rows.sequence, kind="stable"))
+    return rows._replace(key_of=rows.key_of.astype(np.int64)), now
+
+
+# --- the streams of a group ------------------------------------------------------------------
+
+
+class _Store(MemoryStore):
+    """Streams in memory that can go on from elsewhere, and remember which of them changed."""
+
+    def __init__(self, begun: MemoryStore) -> None:
+        self.__dict__.update(vars(begun))
+        self.changed: set[int] = set()
+
+    def go_on(self, progress: Progress, kept: Mapping[int, Kept]) -> None:
+        """From there."""
+        self.progress = progress
+        self._kept.update(kept)
+
+    def commit(
+        self,
+        progress: Progress,
+        kept: Mapping[int, Kept],
+        pool: Pool | None,
+        releases: Releases,
+        entries: Entries | None = None,
+    ) -> None:
+        """Take over all of it."""
+        self.changed |= kept.keys()
+        if self.crowd is not None:
+            self.changed |= self.crowd.drew
+        super().commit(progress, kept, pool, releases, entries)
+
+
+class Group:
+    """The streams of a group, from the parts that were kept of it; none: at their beginning."""
+
+    def __init__(self, opened: Opened, number: int, parts: Mapping[str, bytes]) -> None:
+        size = opened.setup.keys_in_group
+        self._opened, self._number, self._offset = opened, number, number * size
+        self._tree = Tree(opened.keys[self._offset : self._offset + size])
+        plan = opened.plan
+        run = opened.setup.run
+        self._store = _Store(plan.memory_store(self._tree, opened.secret, run, self._offset))
+        self._tags: dict[str, str] = {}
+        if parts:
+            self._load(parts)
+        self._streams = Streams(plan.layout, self._tree, self._store)
+
+    def absorb(self, sealed: list[bytes], until: int | None) -> Iterator[Releases]:
+        """Absorb rows, and by the clock close all ticks that were over at the time ``until``.
+
+        By the clock the rows come first: who tells the time has waited for them.  Behind it stand
+        rows of ticks that the clock has not reached, which are early.
+
+        **Privacy.** As :meth:`rillet.Streams.absorb` and :meth:`rillet.Streams.absorb_ticks`.
+        """
+        streams, clock = self._streams, self._opened.plan.clock
+        none: Any = np.empty(0, np.int64)
+        rows, now = Rows(np.empty(0), none, None, none), 0
+        if sealed:
+            rows, now = _gathered(self._opened, self._number, sealed)
+        if clock is None:
+            releases = streams.absorb(rows.raw_values, rows.key_of, sequence=rows.sequence)
+            # The time of the batch, which is the same when it is done again.
+            releases.at = np.full(len(releases), now).view("M8[us]")
+            yield releases
+            return
+        assert rows.raw_at is not None
+        closed = self._store.progress.ticks
+        last = closed if until is None else max(closed, clock.closed_by(until))
+        last = min(last, self._opened.plan.last_t)
+        tick_of = clock.entering(
+            clock.tick_of(rows.raw_at), closed + 1, last + 1 + clock.ticks_of_grace
+        )
+        while True:
+            part = min(last, closed + max(1, _RELEASES // len(self._tree.keys)))
+            yield streams.absorb_ticks(
+                rows.raw_values, rows.key_of, tick_of, part, sequence=rows.sequence
+            )
+            if part == last:
+                return
+            rows, tick_of, closed = Rows(np.empty(0), none, None, none), none, part
+
+    # --- as parts ----------------------------------------------------------------------------
+
+    def changed(self) -> Iterator[tuple[str, bytes]]:
+        """The parts that changed, sealed; the last of them binds all others to each other."""
+        for name, content in self._contents():
+            sealed = self._opened.seal(content, name, self._number)
+            self._tags[name] = sealed[-_TAG:].hex()
+            yield name, sealed
+        progress = self._store.progress
+        content = pack([VERSION, progress.ticks, progress.observations, self._tags])
+        yield _PROGRESS, self._opened.seal(content, _PROGRESS, self._number)
+
+    def _contents(self) -> Iterator[tuple[str, bytes]]:
+        store, layout = self._store, self._opened.plan.layout
+        fleet, crowd = store.fleet, store.crowd
+        if fleet is not None:
+            yield "common", encode_common(fleet.common)
+            for page in fleet.pages:
+                page.latest = {}  # nobody asks for it again here
+                sequence = fleet.sequence[page.first : page.first + len(page)]
+                yield f"page {page.first}", encode_page(page, sequence)
+        elif crowd is not None:
+            yield "crowd", pack(crowd.arrays(slice(None)))
+            for block in sorted({row // _NOISE for row in store.changed}):
+                secrets, arrays = crowd.noise_of_many(_block(block))
+                yield f"noise {block}", pack([_texts(secrets), arrays])
+        else:
+            for index in sorted(store.changed):
+                kept = store.read(layout, index)
+                state = without_key(layout, kept.state)
+                secret = state.secret.to_bytes().decode("ascii")
+                content = np.frombuffer(encode_state(state), np.uint8)
+                yield f"key {index}", pack([secret, kept.sequence, content])
+
+    def _load(self, parts: Mapping[str, bytes]) -> None:
+        opened, store = self._opened, self._store
+        if _PROGRESS not in parts:
+            raise self._mixed()
+        progress = opened.unseal(parts[_PROGRESS], _PROGRESS, self._number)
+        version, ticks, observations, self._tags = unpack(progress)
+        if version != VERSION:
+            raise StateError(
+                f"checkpoint: expected groups of version {VERSION}, found {version}; go on with "
+                "the release of rillet that began it"
+            )
+        found = {name: sealed[-_TAG:].hex() for name, sealed in parts.items() if name != _PROGRESS}
+        if found != self._tags:
+            raise self._mixed()
+
+        def read(name: str) -> bytes:
+            return opened.unseal(parts[name], name, self._number)
+
+        kept = {}
+        layout = opened.plan.layout
+        if store.fleet is not None:
+            fleet, common = store.fleet, decode_common(read("common"))
+            fleet.common = common
+            for number, page in enumerate(fleet.pages):
+                own = slice(page.first, page.first + len(page))
+                fleet.pages[number], fleet.sequence[own] = decode_page(
+                    layout, read(f"page {page.first}"), common.found
+                )
+        elif store.crowd is not None:
+            self._load_crowd(store.crowd, read)
+        else:
+            for name in self._tags:
+                secret, sequence, content = unpack(read(name))
+                state = decode_state(content.tobytes(), Secret.from_bytes(secret.encode("ascii")))
+                kept[int(name.removeprefix("key "))] = Kept(state, sequence)
+        store.go_on(Progress(observations=observations, ticks=ticks), kept)
+
+    def _load_crowd(self, crowd: Crowd, read: Any) -> None:
+        if "crowd" in self._tags:
+            for part, was in zip(crowd.arrays(slice(None)), unpack(read("crowd")), strict=True):
+                part[...] = was
+        for name in self._tags:
+            if name.startswith("noise "):
+                secrets, arrays = unpack(read(name))
+                rows = _block(int(name.removeprefix("noise ")))
+                own = [Secret.from_bytes(line.encode("ascii")) for line in secrets.splitlines()]
+                crowd.set_noise_of_many(rows, own, arrays)
+
+    def _mixed(self) -> StateError:
+        return StateError(
+            f"checkpoint: the parts of group {self._number} are not of one time; restore the whole "
+            "checkpoint from one backup"
+        )
+
+
+def _block(number: int) -> slice:
+    return slice(number * _NOISE, (number + 1) * _NOISE)
+
+
+def _texts(secrets: list[Secret]) -> str:
+    return "".join(secret.to_bytes().decode("ascii") for secret in secrets)

@@ -1,0 +1,157 @@
+"""The stages that run on workers: rows to groups, groups to releases, releases to records.
+
+**Privacy.** Touches raw data, which leave a stage sealed, or released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from rillet.errors import StateError
+from rillet.release import FIELDS, Releases
+from rillet.source.keys import Wanted
+from rillet.source.parquet import arrow_columns, arrow_rows
+from rillet.spark.group import Group, Rows, Setup, by_group
+
+if TYPE_CHECKING:
+    from pyspark.sql.pandas._typing import DataFrameLike
+    from pyspark.sql.streaming.stateful_processor import TimerValues
+
+#: What goes from a stage to the next.
+ON_THE_WAY: Final = "group INT, raw BINARY, until BIGINT"
+RELEASED: Final = "records BINARY"
+_TYPES: Final = {
+    "key": "STRING",
+    "integer": "BIGINT",
+    "time": "TIMESTAMP",
+    "number": "DOUBLE",
+    "text": "STRING",
+    "texts": "ARRAY<STRING>",
+}
+#: The record, as columns of Spark.
+RECORD: Final = ", ".join(f"{field.name} {_TYPES[field.kind]}" for field in FIELDS)
+#: The column with the time of the batch.
+NOW: Final = "rillet_now"
+#: So many rows are sealed at a time, about.
+_ROWS: Final = 2**18
+_QUERY: Final = "sql.streaming.queryId"
+
+
+def sealed_rows(setup: Setup) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """From record batches of observations to one row for each group that occurs.
+
+    **Privacy.** Touches raw data: each row is read by itself, and none raises.
+    """
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: list[pa.RecordBatch] = []
+        for batch in batches:
+            held.append(batch)
+            if sum(map(len, held)) >= _ROWS:
+                yield _sealed(setup, held)
+                held = []
+        if held:
+            yield _sealed(setup, held)
+
+    return stage
+
+
+def _sealed(setup: Setup, held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    opened, columns = setup.open(), setup.columns
+    plan = opened.plan
+    raw_batch = pa.Table.from_batches(held).combine_chunks().to_batches()
+    groups, contents = [], []
+    for batch in raw_batch:
+        wanted = Wanted(
+            columns.value, opened.declared, columns.sequence, columns.at, plan.zone or "UTC"
+        )
+        names = arrow_columns("stream_df", pa, batch.schema, wanted)
+        raw = arrow_rows(pa, batch, names, wanted)
+        key_of = raw.key_of
+        if key_of is None:
+            key_of = np.zeros(len(batch), np.int64)
+        sequence = raw.sequence
+        if plan.clock is None and sequence is None:
+            sequence = raw.at
+        rows = Rows(raw.raw_values, key_of, sequence, raw.at if plan.clock is not None else None)
+        now = batch.column(NOW)[0].as_py()
+        for group, content in by_group(opened, rows, now):
+            groups.append(group)
+            contents.append(content)
+    none = pa.nulls(len(groups), pa.int64())
+    arrays = [pa.array(groups, pa.int32()), pa.array(contents, pa.binary()), none]
+    return pa.RecordBatch.from_arrays(arrays, ["group", "raw", "until"])
+
+
+class GroupProcessor(StatefulProcessor):
+    """Advances all keys of a group, whose sealed parts are its state.
+
+    **Privacy.** Touches raw data; see :class:`rillet.spark.group.Group`.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Name what is kept of a group."""
+        self._parts = handle.getMapState("parts", "name STRING", "sealed BINARY")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self, key: Any, rows: Iterator[Any], timerValues: TimerValues
+    ) -> Iterator[DataFrameLike]:
+        """All that came for a group in a batch."""
+        opened = self._setup.open()
+        _check_query(self._setup.identity)
+        sealed: list[bytes] = []
+        until: int | None = None
+        for frame in rows:
+            sealed += [bytes(one) for one in frame["raw"] if one is not None]
+            reached = frame["until"].dropna()
+            if len(reached):
+                until = max(int(reached.max()), -(2**62) if until is None else until)
+        parts = {name: bytes(content) for (name,), (content,) in self._parts.iterator()}
+        group = Group(opened, int(key[0]), parts)
+        for releases in group.absorb(sealed, until):
+            if len(releases):
+                yield pd.DataFrame({"records": [_to_bytes(releases)]})
+        for name, content in group.changed():
+            self._parts.updateValue((name,), (content,))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _check_query(identity: str) -> None:
+    """Refuse to begin a state under a checkpoint that was not compared."""
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty(_QUERY)
+    if found != identity:
+        raise StateError(
+            "checkpoint: the query runs under another checkpoint than rillet.spark.release was "
+            "given; start it with option('checkpointLocation', …) as there"
+        )
+
+
+def _to_bytes(releases: Releases) -> bytes:
+    table = releases.to_arrow()
+    column = table.column_names.index("key")
+    table = table.set_column(column, "key", table["key"].cast(pa.string()))
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content
+
+
+def records(batches: Iterator[Any]) -> Iterator[Any]:
+    """From packed releases to a row for each record.  **Privacy.** Post-processing."""
+    for batch in batches:
+        for packed in batch.column(0):
+            yield from pa.ipc.open_stream(packed.as_buffer())

@@ -1,0 +1,196 @@
+"""Groups of keys give what all keys give together, bit for bit, and their parts say nothing."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark")
+
+import rillet
+from helpers.spark import joined, saved, sorted_records
+from rillet.errors import StateError
+from rillet.release import Releases
+from rillet.spark.group import Columns, Group, Opened, Rows, Setup, by_group, check_of
+
+SECRET = rillet.Secret.for_tests(7)
+IDENTITY = "0123"
+HOUR = 3600 * 10**6
+BATCHES, EACH = 3, 12
+MARKER = 7.1234567890123
+COUNT: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "upper": 10.0, "length": BATCHES * EACH}
+CLOCK: dict[str, Any] = {**COUNT, "every": "1h", "start": "2026-01-01T00:00Z", "length": "30h"}
+FIXED = {"threshold": rillet.FixedThreshold()}
+#: Options, keys, and keys in a group.
+PLANS: dict[str, tuple[dict[str, Any], int, int]] = {
+    "by count, together": ({**COUNT, **FIXED}, 300, 128),
+    "by count, a window": ({**COUNT, **FIXED, "statistic": rillet.Sum(window=5)}, 257, 64),
+    "by count, pure": ({**COUNT, **FIXED, "delta": 0.0, "every": 5}, 257, 256),
+    "by count, each alone": ({**COUNT, "lag": 10}, 5, 2),
+    "by count, no keys": ({**COUNT, "lag": 10}, 0, 4),
+    "by the clock, together": ({**CLOCK, **FIXED}, 70, 32),
+    "by the clock, pure": ({**CLOCK, **FIXED, "delta": 0.0}, 20, 8),
+    "by the clock, bins": ({**CLOCK, **FIXED, "statistic": rillet.Histogram(bins=[2, 5])}, 9, 4),
+    "by the clock, each alone": (CLOCK, 5, 2),
+}
+
+
+def plan_of(name: str) -> rillet.Plan:
+    options, keys, _ = PLANS[name]
+    return rillet.Plan(keys=[f"k{number}" for number in range(keys)], **options)
+
+
+def opened(folder: Path, plan: rillet.Plan, size: int, secret: rillet.Secret = SECRET) -> Opened:
+    path = folder / "secret"
+    if not path.exists():
+        saved(folder, secret)
+    check = check_of(plan, SECRET, IDENTITY)
+    columns = Columns("value", ("key",) * bool(plan.keys), "at", "sequence")
+    return Setup(plan.to_json(), columns, str(path), check, IDENTITY, size).open()
+
+
+def batches(plan: rillet.Plan, seed: int = 1) -> list[tuple[Rows, int | None]]:
+    """Rows in any order of arrival, and by the clock when their ticks are over."""
+    rng = np.random.default_rng(seed)
+    keys, clock = max(1, len(plan.keys)), plan.clock
+    found: list[tuple[Rows, int | None]] = []
+    for number in range(BATCHES):
+        count = keys * EACH
+        key_of = np.tile(np.arange(keys), EACH)
+        sequence = np.repeat(np.arange(EACH), keys) + number * EACH
+        raw_values = rng.exponential(2.0, count)
+        raw_values[rng.random(count) < 0.03] = np.nan
+        raw_values[key_of == 1] = MARKER
+        until, raw_at = None, None
+        if clock is not None:
+            raw_at = clock.start + number * 10 * HOUR + rng.integers(0, 10 * HOUR, count)
+            until = clock.start + (number + 1) * 10 * HOUR
+        arrival = rng.permutation(count)
+        rows = Rows(raw_values, key_of, sequence, raw_at).part(arrival)
+        found.append((rows, until))
+    return found
+
+
+def absorbed(own: Opened, parts: dict[int, dict[str, bytes]], rows: Rows, until: Any) -> Any:
+    """One batch, through groups that are read and written each time."""
+    sealed: dict[int, list[bytes]] = {}
+    for half in (slice(0, 40), slice(40, None)):
+        for group, content in by_group(own, rows.part(half), 0):
+            assert np.float64(MARKER).tobytes() not in content
+            sealed.setdefault(group, []).append(content)
+    found = []
+    for number in range(own.groups):
+        if number not in sealed and until is None:
+            continue
+        group = Group(own, number, parts.setdefault(number, {}))
+        found += list(group.absorb(sealed.get(number, []), until))
+        parts[number].update(group.changed())
+    return [one for one in found if len(one)]
+
+
+def in_one_process(plan: rillet.Plan) -> Releases:
+    """The same batches through streams of all keys."""
+    streams, found = plan.open_many(secret=SECRET), []
+    for arrived, until in batches(plan):
+        rows = arrived.part(np.argsort(arrived.sequence, kind="stable"))
+        if plan.clock is None:
+            found.append(streams.absorb(rows.raw_values, rows.key_of))
+        else:
+            ticks = plan.clock.tick_of(rows.raw_at)
+            last = plan.clock.closed_by(until)
+            found.append(streams.absorb_ticks(rows.raw_values, rows.key_of, ticks, last))
+    return joined(found)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_same_numbers_as_in_one_process(name: str, tmp_path: Path) -> None:
+    plan, parts, found = plan_of(name), {}, []
+    own = opened(tmp_path, plan, PLANS[name][2])
+    for rows, until in batches(plan):
+        found += absorbed(own, parts, rows, until)
+    assert sorted_records(joined(found)) == sorted_records(in_one_process(plan))
+    for content in (one for group in parts.values() for one in group.values()):
+        assert np.float64(MARKER).tobytes() not in content
+        assert SECRET._material not in content and SECRET._material.hex().encode() not in content
+
+
+@pytest.mark.parametrize("name", ["by count, together", "by the clock, each alone"])
+def test_a_batch_that_is_done_again_gives_the_same(name: str, tmp_path: Path) -> None:
+    plan, parts = plan_of(name), {}
+    own = opened(tmp_path, plan, PLANS[name][2])
+    (rows, until), (more, later), _ = batches(plan)
+    absorbed(own, parts, rows, until)
+    before = {group: dict(content) for group, content in parts.items()}
+    once = absorbed(own, parts, more, later)
+    again = absorbed(own, before, more, later)
+    assert once and sorted_records(joined(once)) == sorted_records(joined(again))
+
+
+def test_rows_that_were_absorbed_are_left_out(tmp_path: Path) -> None:
+    plan, parts = plan_of("by count, together"), {}
+    own = opened(tmp_path, plan, 128)
+    rows, until = batches(plan)[0]
+    assert absorbed(own, parts, rows, until)
+    assert not absorbed(own, parts, rows, until)
+
+
+def test_rows_of_other_keys_or_without_a_number_are_left_out(tmp_path: Path) -> None:
+    plan = plan_of("by count, together")
+    own = opened(tmp_path, plan, 128)
+    rows = Rows(np.ones(3), np.array([0, -1, 2]), np.array([-1, 0, 0]), None)
+    parts: dict[int, dict[str, bytes]] = {}
+    (releases,) = absorbed(own, parts, rows, None)
+    assert [(one.key, one.t) for one in releases] == [(("k2",), 1)]
+
+
+def test_the_plan_of_workers_does_not_hold_the_secret(tmp_path: Path) -> None:
+    from rillet.spark.processor import GroupProcessor, sealed_rows
+
+    own = opened(tmp_path, plan_of("by count, together"), 128)
+    for sent in (GroupProcessor(own.setup), own.setup):
+        content = pickle.dumps(sent)
+        assert SECRET._material not in content and SECRET._material.hex().encode() not in content
+    assert sealed_rows(own.setup).__closure__ is not None
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(own.secret)
+
+
+def test_another_secret_on_a_worker_is_refused(tmp_path: Path) -> None:
+    plan = plan_of("by count, together")
+    with pytest.raises(StateError, match="is not the secret that the driver has"):
+        opened(tmp_path, plan, 128, rillet.Secret.for_tests(8))
+    (tmp_path / "secret").unlink()
+    saved(tmp_path, SECRET).chmod(0o644)
+    with pytest.raises(StateError, match="chmod 600"):
+        opened(tmp_path, plan, 128)
+    (tmp_path / "secret").unlink()
+    setup = Setup(plan.to_json(), Columns("v"), str(tmp_path / "secret"), "", IDENTITY, 4)
+    with pytest.raises(StateError, match="driver and workers need the same file"):
+        setup.open()
+
+
+@pytest.mark.parametrize("name", ["by count, together", "by the clock, together"])
+def test_parts_of_another_time_group_or_query_are_refused(name: str, tmp_path: Path) -> None:
+    plan, size = plan_of(name), PLANS[name][2]
+    own, parts = opened(tmp_path, plan, size), {}
+    (rows, until), (more, later), _ = batches(plan)
+    absorbed(own, parts, rows, until)
+    before = dict(parts[0])
+    absorbed(own, parts, more, later)
+    part = next(name for name in before if name != "progress")
+    for other in (
+        {**parts[0], part: before[part]},
+        {name: content for name, content in parts[0].items() if name != part},
+        {part: parts[0][part]},
+    ):
+        with pytest.raises(StateError, match="not of one time"):
+            Group(own, 0, other)
+    with pytest.raises(StateError, match="does not open"):
+        Group(own, 1, parts[0])
+    damaged = {**parts[0], "progress": parts[0]["progress"][:-1] + b"x"}
+    with pytest.raises(StateError, match="does not open"):
+        Group(own, 0, damaged)
