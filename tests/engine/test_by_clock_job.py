@@ -234,7 +234,7 @@ def test_a_stop_while_it_waits(driven):
         begun = time.monotonic()
         driven.stop.set()
         driven.thread.join(PATIENCE)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
     assert driven.error is None
     assert driven.closed() == 2
     assert driven.counts() == {("", 1): 1}

@@ -86,7 +86,7 @@ def test_patience_ends_and_the_sink_can_go_on(database):
             OutputError, match=r"table impatient of postgres on 127.0.0.1:\d+: .*refused"
         ):
             sink.deliver(more)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
     finally:
         database.start()
     sink.deliver(more)
@@ -205,7 +205,7 @@ def test_patience_ends_although_the_server_is_silent(database, hung):
     begun = time.monotonic()
     with pytest.raises(OutputError, match=r"found: no answer in 1 s"):
         hung.deliver(table(first=71))
-    assert 1 <= time.monotonic() - begun < 4
+    assert 1 <= time.monotonic() - begun < 15
     hung.deliver(table(first=71))  # by a new connection
     hung.deliver(table())
     assert rows(database, "hung") == 80
@@ -227,7 +227,7 @@ def test_closing_ends_a_delivery_that_waits(hung):
     begun = time.monotonic()
     hung.close()
     thread.join()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     assert len(errors) == 1
 
 
@@ -238,7 +238,7 @@ def test_a_table_that_somebody_locks(database):
         begun = time.monotonic()
         with pytest.raises(OutputError, match="statement timeout"):
             sink.deliver(table())
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 15
     sink.deliver(table())
     sink.close()
     assert rows(database, "locked") == 40
@@ -249,7 +249,7 @@ def test_a_server_that_accepts_and_says_nothing():
         begun = time.monotonic()
         with pytest.raises(OutputError, match="timeout"):
             postgres(f"host=127.0.0.1 port={silent.getsockname()[1]}", patience=1)
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 15
 
 
 def test_one_table_in_two_databases_are_two_sinks(database):

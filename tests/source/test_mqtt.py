@@ -463,4 +463,4 @@ def test_a_stop_ends_the_search_for_a_broker(tmp_path, name):
         server.stop()
         begun = time.monotonic()
         assert taking.nothing_for(0.3)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 10

@@ -159,10 +159,10 @@ def test_blocks_agree_with_the_plain_double_loop():
 
 def test_fast_on_many_values():
     values = np.sort(np.random.default_rng(1).exponential(30.0, 300_000).clip(0, 3000))
-    start = time.perf_counter()
+    start = time.process_time()
     smooth_sensitivity(values, 298_800, 0.0, 3000.0, 0.0289)
     # Measured at 4 ms; the limit leaves a busy machine in peace.
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,19 @@ def test_news_are_pushed(client, world):
         assert _next_event(response.iter_lines())["data"]["t"] == [101]
 
 
+def test_what_moved_before_a_client_follows_is_told_first(client, world):
+    asked = client.get("/api/keys").json()
+    assert len(asked["keys"]) == 3
+    world.add(releases(("south",), [101], [56.0]))
+    end = time.monotonic() + 20
+    while client.get("/api/keys").json()["look"] == asked["look"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    with client.stream("GET", "/api/live", params={"look": asked["look"]}) as response:
+        event = _next_event(response.iter_lines())
+    assert [(row["key"], row["t"]) for row in event["data"]["rows"]] == [("south", 101)]
+
+
 def _next_event(lines):
     found = {}
     for line in lines:

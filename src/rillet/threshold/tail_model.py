@@ -390,7 +390,8 @@ def _mixed_quantiles(
 
 def mean_absolute(bias: FloatArray, std: FloatArray) -> FloatArray:
     """E |N(bias, std²)|."""
-    z = bias / (std * math.sqrt(2.0))
+    with np.errstate(divide="ignore", invalid="ignore"):  # where there is no noise
+        z = bias / (std * math.sqrt(2.0))
     return std * math.sqrt(2 / math.pi) * np.exp(-(z**2)) + bias * erf(z)
 
 

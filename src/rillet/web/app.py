@@ -119,7 +119,10 @@ def make_app(
 @lru_cache(maxsize=16)
 def _content(name: str) -> bytes:
     try:
-        return resources.files("rillet.web").joinpath("static", name).read_bytes()
+        content = resources.files("rillet.web").joinpath("static", name).read_bytes()
+        # What all pages begin with stands in one file.
+        mark = b"<!-- head.html -->\n"
+        return content.replace(mark, _content("head.html")) if mark in content else content
     except FileNotFoundError:
         raise InputError(
             f"{name}: expected the chart library, found none; in a checkout type: make chart"
@@ -171,6 +174,7 @@ class _Answers:
     def keys(self, _: Request) -> Response:
         """All keys: declared ones, and the latest release and a short history of each."""
         self._live.wait()
+        look = self._live.looks  # before the rest, so that nothing falls between
         declared = (self._live.about() or {}).get("keys", [])
         rows = [
             {**row, "spark": list(self._live.sparks.get(key, ()))}
@@ -181,6 +185,7 @@ class _Answers:
             {
                 "names": self._live.names,
                 "keys": rows,
+                "look": look,
                 "learning": [key for key in declared if key not in known],
             }
         )
@@ -232,7 +237,7 @@ class _Answers:
             key = None if shown is None else _key(shown, self._live.keys())
             answer(
                 StreamingResponse(
-                    self._live.watch(key, after).events(),
+                    self._live.watch(key, after, _whole(asked, "look")).events(),
                     media_type="text/event-stream",
                     headers={"cache-control": "no-store"},
                 )

@@ -55,6 +55,9 @@ class Live:
         self.sparks: dict[Any, deque[float | None]] = {}
         self.names: tuple[str, ...] = ()
         self._known: dict[Key, int] = {}
+        #: How many looks found something, and at which of them each key moved last.
+        self.looks = 0
+        self._moved_at: dict[Any, int] = {}
         self._watchers: set[Watcher] = set()
         self._looked = threading.Event()
         self._progress: dict[str, Any] | None = None
@@ -113,6 +116,7 @@ class Live:
                 rows = latest_rows(moved)
                 for key, row in zip(moved.keys, rows, strict=True):
                     self.latest[row["key"]] = row
+                    self._moved_at[row["key"]] = self.looks + 1
                     spark = self.sparks.setdefault(row["key"], deque(maxlen=SPARK))
                     if first or not spark:
                         spark.extend(columns(database.read(key, most=SPARK))["value"][0])
@@ -120,7 +124,12 @@ class Live:
                         spark.append(row["value"][0])
         except InputError:
             return []
+        self.looks += bool(rows)
         return rows
+
+    def moved_since(self, look: int) -> list[dict[str, Any]]:
+        """The latest release of each key that moved after so many looks."""
+        return [self.latest[key] for key, at in list(self._moved_at.items()) if at > look]
 
     async def run(self) -> None:
         """Look again and again, and tell all watchers, until cancelled."""
@@ -142,18 +151,24 @@ class Live:
         for watcher in self._watchers:
             watcher.tell(event, content)
 
-    def watch(self, key: Key | None, after: int | None) -> Watcher:
-        """Events for one client."""
-        return Watcher(self, self._watchers, key, after)
+    def watch(self, key: Key | None, after: int | None, look: int | None = None) -> Watcher:
+        """Events for one client, which has seen what there was after so many looks."""
+        return Watcher(self, self._watchers, key, after, look)
 
 
 class Watcher:
     """The events that one client gets: at most one of each kind waits, so that none piles up."""
 
     def __init__(
-        self, live: Live, watchers: set[Watcher], key: Key | None, after: int | None
+        self,
+        live: Live,
+        watchers: set[Watcher],
+        key: Key | None,
+        after: int | None,
+        look: int | None,
     ) -> None:
         self._live, self._watchers, self._key, self._after = live, watchers, key, after
+        self._look = look
         self._waiting: dict[str, dict[str, Any]] = {}
         self._news = asyncio.Event()
 
@@ -189,6 +204,9 @@ class Watcher:
             new = await asyncio.to_thread(self._caught_up)
             if new is not None:
                 yield self._spelled("releases", new)
+            # What moved between the client's first question and this one.
+            if self._look is not None and (rows := self._live.moved_since(self._look)):
+                yield self._spelled("latest", {"names": self._live.names, "rows": rows})
             while True:
                 try:
                     await asyncio.wait_for(self._news.wait(), _HEARTBEAT)

@@ -70,7 +70,15 @@ def document() -> dict[str, Any]:
                     "News as they come: server-sent events `latest` (the newest release of each "
                     "key that moved), `progress`, and with a key `releases` (all of them, each "
                     "with the last t as its id)",
-                    [_KEY, _parameter("after", "only those with a larger t", minimum=0)],
+                    [
+                        _KEY,
+                        _parameter("after", "only those with a larger t", minimum=0),
+                        _parameter(
+                            "look",
+                            "begin with the keys that moved since /api/keys said this",
+                            minimum=0,
+                        ),
+                    ],
                     content={"text/event-stream": {"schema": {"type": "string"}}},
                     problems=(404, 422),
                 )

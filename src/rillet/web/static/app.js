@@ -17,7 +17,7 @@ const el = (tag, attributes = {}, ...children) => {
 const now = {
   token: sessionStorage.getItem("token"),
   about: null, progress: null, heard: 0, rollup: [],
-  names: [], keys: new Map(), learning: [],
+  names: [], keys: new Map(), learning: [], look: 0,
   key: null, data: null, views: [], view: 0, range: "all", along: null, index: null,
   connected: false, wasConnected: false, chart: null, zoomed: false, stop: null,
 };
@@ -103,6 +103,7 @@ async function follow() {
       const query = new URLSearchParams();
       if (now.key !== null) query.set("key", now.key);
       if (last !== undefined) query.set("after", last);
+      query.set("look", now.look);
       const response = await ask(`api/live?${query}`, stop.signal);
       if (!response.ok) throw new Error(response.status);
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -141,7 +142,7 @@ function take(block) {
   else if (event === "progress") {
     takeProgress(JSON.parse(data));
     if (now.about) { tell(); now.learning.forEach(updateItem); }
-    else refresh().then(() => { listKeys(); show(); }); // a run has begun
+    else refresh().then(() => { listKeys(); now.key === null ? select(chosen()) : show(); }); // a run has begun
   }
 }
 
@@ -161,7 +162,7 @@ function takeLatest({ names, rows }) {
     now.learning = now.learning.filter((key) => key !== row.key);
     if (known) updateItem(row.key);
   }
-  if (now.key === null && now.keys.size) { select(now.keys.keys().next().value); return; }
+  if (now.key === null && now.keys.size) { select(chosen()); return; }
   if (fresh) { listKeys(); show(false); }
   tell();
 }
@@ -195,11 +196,15 @@ async function start() {
     return;
   }
   $("layout").hidden = false;
+  listKeys();
+  await select(chosen());
+}
+
+// The key that the address names, or the first one.
+function chosen() {
   const wanted = decodeURIComponent(location.hash.slice(1));
   const known = [...now.keys.keys(), ...now.learning];
-  const key = known.find((each) => String(each) === wanted) ?? known[0] ?? null;
-  listKeys();
-  await select(key);
+  return known.find((each) => String(each) === wanted) ?? known[0] ?? null;
 }
 
 async function refresh() {
@@ -210,6 +215,7 @@ async function refresh() {
   now.names = keys.names;
   now.keys = new Map(keys.keys.map((row) => [row.key, row]));
   now.learning = keys.learning;
+  now.look = keys.look;
   showPlan();
   showTotal();
   if (now.key !== null) { listKeys(); if (now.keys.has(now.key)) await load(); }
