@@ -9,6 +9,7 @@ import pytest
 import rillet
 from helpers.records import without_times
 from rillet.cli import main
+from rillet.sink.reading import read_releases
 from rillet.sink.spelling import spell
 
 
@@ -171,6 +172,18 @@ def test_a_column_without_numbers_is_said_after_the_noise(tmp_path, capsys):
         run = ["run", str(tmp_path / "in.csv"), "--column", column, *options, *out, *more]
         assert main(run) == 0
         assert ("releases have no value" in capsys.readouterr().err) == words
+
+
+def test_means_outside_of_their_range_are_said_and_sane_output_has_none(tmp_path, capsys):
+    file = str(write(tmp_path, [0.0] * 50))
+    for more, words in (([], True), (["--sane"], False)):
+        out = tmp_path / f"{words}.jsonl"
+        options = ["--epsilon", "0.1", "--upper", "10", "--length", "50", "--lag", "0"]
+        assert main(["run", file, *options, "--missing", "none", "--out", str(out), *more]) == 0
+        assert ("means outside of their range" in capsys.readouterr().err) == words
+        found = read_releases(out)
+        assert (found.value.min() >= 0) != words
+        assert ("mean kept within its range" in found.post_processing) != words
 
 
 def test_learning_is_said_with_how_far_it_is(tmp_path, capsys):

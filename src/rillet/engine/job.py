@@ -58,7 +58,8 @@ class Summary:
     ``observations`` are those of declared keys since the streams began, ``before`` of them before
     this process; by the clock both count ticks, and nothing counts observations.  ``releases`` are
     those that this process had to deliver, ``valued`` those of them that have a value (a mean has
-    none while its count is lost in noise), ``delivered`` those that every sink has; ``left_out``
+    none while its count is lost in noise), ``outside`` those that are means outside of their
+    clipping range, ``delivered`` those that every sink has; ``left_out``
     are observations that came again, by their sequence numbers; ``last_release`` is the largest t
     released; ``last_block`` is when a block was absorbed, by the clock when a tick was closed;
     ``fraction`` tells how much of the source was read; ``of_keys`` how far each of several keys is
@@ -71,6 +72,7 @@ class Summary:
     before: int = 0
     releases: int = 0
     valued: int = 0
+    outside: int = 0
     delivered: int = 0
     left_out: int = 0
     last_release: int = 0
@@ -119,6 +121,11 @@ class Summary:
                 f"{without:,} of {self.releases:,} releases have no value: so few observations "
                 "have one that their number is lost in noise. Is it the right column? Is the "
                 "decimal mark a comma (--decimal ,)?"
+            )
+        if self.outside:
+            lines.append(
+                f"noise put {self.outside:,} of {self.releases:,} means outside of their range; "
+                "--sane keeps them within it"
             )
         if self.left_out:
             lines.append(f"{self.left_out:,} observations left out, seen before (sequence numbers)")
@@ -462,13 +469,17 @@ class Job:
 
     def _hand_out(self, batch: int, releases: Releases) -> None:
         # Before couriers have them: columns are worked out when they are first asked for.
-        valued = int(np.isfinite(releases.value).sum())
+        valued, outside = int(np.isfinite(releases.value).sum()), 0
+        if self._summary.plan.statistic.kinds[0] == "mean":
+            low, high = releases.clip_lower, releases.clip_upper
+            outside = int(((releases.value < low) | (releases.value > high)).sum())
         for courier in self._couriers.values():
             courier.take(batch, releases)
         self._summary = replace(
             self._summary,
             releases=self._summary.releases + len(releases),
             valued=self._summary.valued + valued,
+            outside=self._summary.outside + outside,
             last_release=max(self._summary.last_release, int(releases.t.max())),
         )
 
