@@ -17,7 +17,7 @@ import numpy as np
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
-from rillet.statistic import Margin, Range, Setting
+from rillet.statistic import EXACT, Margin, Range, Setting
 from rillet.threshold.base import (
     SMALLEST_PART,
     Finding,
@@ -244,15 +244,16 @@ class TailHistogram(Threshold):
             careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
             each = careful.mean_clipped(last)
             margin_each = tail.margin(last, each)
-            mass, margin = removed_mass(side.counts, kept_ends, side.width, careful, tail)
             if not outlook.assumes:
-                margin = counted_margin(side.released, kept_ends, side.width, mass)
                 margin_each = counted_rate_margin(side.released, last, side.width, each)
             if not outlook.forgets:
+                mass, margin = removed_mass(side.counts, kept_ends, side.width, careful, tail)
+                if not outlook.assumes:
+                    margin = counted_margin(side.released, kept_ends, side.width, mass)
                 removed += side.sign * mass
+                margins.append(margin)
             removed_each += side.sign * each
             share += careful.clipped_share(last)
-            margins.append(margin)
             margins_each.append(margin_each)
         observations = sum(max(1, look.observations) for look in looks)
         return Finding(
@@ -260,7 +261,7 @@ class TailHistogram(Threshold):
             removed=removed * bounds.width,
             removed_each=removed_each * bounds.width,
             clipped_share=min(share, 1.0),
-            margin=_of_sides(margins, bounds.width, observations),
+            margin=_of_sides(margins or [EXACT], bounds.width, observations),
             margin_each=_of_sides(margins_each, bounds.width, 1),
         )
 
