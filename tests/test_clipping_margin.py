@@ -125,12 +125,6 @@ def test_what_is_not_counted_is_not_known():
     np.testing.assert_allclose(found.clipping_above, 1000.0 - 80.0)
 
 
-def test_the_last_release_is_judged_by_the_last_look():
-    """What is added back at the end is known better than a moment before."""
-    found = released(plan())
-    assert found.clipping_above[-1] != pytest.approx(found.clipping_above[-2], rel=1e-3)
-
-
 def test_blocks_and_single_observations_say_the_same():
     made = plan(length=2000, every=1)
     whole = made.open(secret=SECRET).update_many(values(2, 2000))

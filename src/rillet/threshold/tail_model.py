@@ -58,8 +58,8 @@ _EMPTY_ALARM: Final = 1e-5
 #: deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
 _HALVES: Final = 0.5
-#: Tails are not exactly in the family: a margin leaves out 1.5 % at each end, not 2.5 %.
-_LEFT_OUT: Final = 0.015
+#: Tails are not exactly in the family: a margin leaves out 2 % at each end, not 2.5 %.
+_LEFT_OUT: Final = 0.02
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
 #: How much of the clipped mass is counted on to be added back, when a range is chosen.
 _ADDED_BACK: Final = 0.5
