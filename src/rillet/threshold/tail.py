@@ -223,8 +223,8 @@ class TailHistogram(Threshold):
         """The next range, and what clipping removes.  **Privacy.** Post-processing."""
         centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
-        share = 1.0 if centre is None else 0.5
-        tails = [fit_tail(side.counts, side.width, share=share) for side in sides]
+        values = 1.0 if centre is None else 0.5
+        tails = [fit_tail(side.counts, side.width, share=values) for side in sides]
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:
