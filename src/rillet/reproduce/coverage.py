@@ -86,6 +86,7 @@ STREAMS: Final[dict[str, Stream]] = {
     "lognormal(2, 1.5), long": Stream(_lognormal(1.5), 100_000, 10_000.0, 0.90),
     "scale grows to 3 times": Stream(_growing, 20_000, 3000.0, 0.90, only_at_end=True),
     "scale grows to 3 times, long": Stream(_growing, 150_000, 3000.0, 0.90, only_at_end=True),
+    "lognormal(2, 0.6)": Stream(_lognormal(0.6), 20_000, 3000.0),
     "Normal(240, 4)": Stream(lambda random, n: random.normal(240.0, 4.0, n), 100_000, 1000.0),
     "Pareto 3": Stream(lambda random, n: 20 * (random.pareto(3.0, n) + 1), 100_000, 3000.0),
     "Pareto 1.5": Stream(lambda random, n: random.pareto(1.5, n) + 1, 100_000, 10_000.0),

@@ -1,0 +1,86 @@
+"""How far clipping may be off: the formulas of docs/intervals.md, checked by numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from rillet.threshold.tail_model import (
+    _LEFT_OUT,
+    Counts,
+    _mixed_quantiles,
+    counted_margin,
+    counted_rate_margin,
+    fit_tail,
+    knots,
+    removed_mass,
+)
+
+N, SCALE = 20_000, 0.01
+
+
+def counts_of(values, noise: float, random) -> Counts:
+    """Linear shares at the knots of [0, 1], with Gaussian noise."""
+    places = knots(1.0)
+    index = np.clip(np.searchsorted(places, values, side="right") - 1, 0, len(places) - 2)
+    part = (values - places[index]) / np.diff(places)[index]
+    exact = np.bincount(index, 1 - part, len(places)) + np.bincount(index + 1, part, len(places))
+    noisy = exact + noise * random.normal(size=len(places))
+    return Counts(noisy, len(values), noise, laplace=False)
+
+
+def test_ends_of_a_mixture_leave_out_what_they_say():
+    random = np.random.default_rng(1)
+    weights = random.dirichlet(np.ones(60))
+    means, stds = random.exponential(1.0, 60), random.random(60) * 0.3
+    low, high = _mixed_quantiles(weights, means, stds)
+    below = [float(weights @ ndtr((end - means) / stds)) for end in (low, high)]
+    assert below == pytest.approx([_LEFT_OUT, 1 - _LEFT_OUT], abs=0.005)
+
+
+@pytest.mark.parametrize("part", [2.0, 4.0, 6.0])
+def test_moments_beyond_an_end_are_those_of_the_tail(part):
+    """Of exponential values E (x − e)⁺ is θ·P(x > e), and E ((x − e)⁺)² is 2θ²·P(x > e)."""
+    random = np.random.default_rng(2)
+    tail = fit_tail([counts_of(random.exponential(SCALE, 10 * N), 0.5, random)], 1.0)
+    end, beyond = part * SCALE, np.exp(-part)
+    estimate = tail.mean_clipped(end)
+    assert estimate == pytest.approx(SCALE * beyond, rel=0.3)
+    margin = tail.margin(end, estimate)
+    assert margin.variance == pytest.approx(2 * SCALE**2 * beyond, rel=0.7)
+    assert estimate - margin.below <= SCALE * beyond <= estimate + margin.above
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1.5])
+def test_a_fitted_margin_holds_what_was_clipped(sigma):
+    random = np.random.default_rng(3)
+    held, widest = 0, 0.0
+    for _ in range(60):
+        values = np.minimum(SCALE / 10 * random.lognormal(1.0, sigma, N), 1.0)
+        end = float(np.quantile(values, 0.995))
+        look = counts_of(values, 15.0, random)
+        careful, tail = (fit_tail([look], 1.0, alarm) for alarm in (1e-4, 1e-2))
+        mass, margin = removed_mass([look], [end], 1.0, careful, tail)
+        truth = float(np.maximum(values - end, 0.0).sum())
+        below, above = margin.of(1)  # of the whole mass: its variance is that of all values
+        held += mass - below <= truth <= mass + above
+        widest = max(widest, above / truth)
+    assert held >= 51  # 95 % of 60 are 57
+    assert widest < 100
+
+
+def test_counts_up_to_the_bound_hold_any_second_group():
+    """Without a tail: ten values at the bound, of which no fitted tail knows."""
+    random = np.random.default_rng(4)
+    held = 0
+    for _ in range(60):
+        values = random.exponential(SCALE, N)
+        values[:10] = 0.9
+        end, look = 5 * SCALE, counts_of(values, 4.0, random)
+        margin = counted_margin([look], [end], 1.0, 0.0)
+        truth = float(np.maximum(values - end, 0.0).sum())
+        held += -margin.below <= truth <= margin.above
+        each = counted_rate_margin([look], end, 1.0, 0.0)
+        assert each.above * N == pytest.approx(margin.above, rel=0.5)
+    assert held >= 54
