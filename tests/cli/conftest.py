@@ -1,9 +1,10 @@
 """The real command line, in a process of its own."""
 
 import subprocess
-import sys
 
 import pytest
+
+from helpers.prompt import prompt_folder
 
 # A value that no release, count or parameter has; if it shows, something leaked.
 MARKER = 123.456789
@@ -15,7 +16,7 @@ def rillet(tmp_path):
 
     def run(*arguments, stdin="", timeout=120):
         return subprocess.run(
-            [sys.executable, "-m", "rillet", *map(str, arguments)],
+            [prompt_folder() / "rillet", *map(str, arguments)],
             cwd=tmp_path,
             input=stdin,
             capture_output=True,
