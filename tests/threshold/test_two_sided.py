@@ -19,7 +19,7 @@ from rillet.threshold.centre import (
     knots_around,
     range_around,
 )
-from rillet.threshold.tail import PARTS
+from rillet.threshold.tail import CENTRE_SHARE, PARTS
 from rillet.threshold.tail_model import KNOTS
 
 TWO = TailHistogram(two_sided=True)
@@ -196,10 +196,10 @@ def test_the_centre_is_charged_and_the_whole_keeps_the_promise():
     assert sum(first.values()) <= 1
     given = (np.ones(500), layout.bounds, layout.threshold_budget, DELTA, SECRET, layout.setting)
     look = TWO.measure(*given)
-    assert look.scale >= 2 * PARTS / (layout.threshold_budget * Fraction("0.85"))
+    assert look.scale >= 2 * PARTS / (layout.threshold_budget * (1 - CENTRE_SHARE))
     with recorded_centre() as budgets:
         TWO.measure(*given)
-    assert budgets == [layout.threshold_budget * Fraction("0.15")]
+    assert budgets == [layout.threshold_budget * CENTRE_SHARE]
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.digest != plan_for(5000, 500, threshold=TailHistogram(two_sided=False)).digest
 

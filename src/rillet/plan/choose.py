@@ -223,12 +223,15 @@ _LONGEST_WARM_UP_BY_CLOCK = duration("7d")
 #: A look that many keys share takes at least this part of the budget.
 _SMALLEST_LOOK_SHARE = 0.005
 #: The first look takes this part of the stream, at most 10,000 observations at ε = 1 or more, and
-#: at least 500, below which counts are lost in their noise, if that is no sixth of the stream.
+#: at least 1,000, below which counts are lost in their noise, if that is no sixth of the stream.
 _WARM_UP_PART = 30
 _LONGEST_WARM_UP = 10_000
 #: So many at ε = 1 for a range that is learned once, or a third of the stream.
 _ENOUGH_FOR_ONE_LOOK = 2_000
-_SHORTEST_WARM_UP = 500
+_SHORTEST_WARM_UP = 1_000
+#: With fewer at ε = 1 the halves on both sides of a median do not stand out of the noise, as all
+#: values above a lower bound do.
+_FEWEST_FOR_TWO_SIDES = 900
 _LARGEST_WARM_UP_PART = 6
 
 
@@ -255,14 +258,30 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     if plan.shared_threshold and plan.clock is not None:
         # Counts of many keys need less of each: with as many times as many, as much less noise.
         share = max(_SMALLEST_LOOK_SHARE, share / plan.keys_that_share)
-    # The noise of a sum with a hidden count is scaled to the farther end of the range from 0.
-    two_sided = plan.clock is None or not plan.statistic.from_zero or plan.bounds.lower < 0
     growth = TailHistogram.growth if refresh == "auto" else refresh
+    two_sided = _has_two_sides(plan, length, reasons)
     return TailHistogram(growth=growth, share=share, two_sided=two_sided)
 
 
+def _has_two_sides(plan: Plan, length: int, reasons: list[str]) -> bool:
+    """Whether a lower end is learned as well; below 0 it always is, as values have either sign."""
+    if plan.bounds.lower < 0:
+        return True
+    if plan.clock is not None:
+        # The noise of a sum with a hidden count is scaled to the farther end of the range from 0.
+        return not plan.statistic.from_zero
+    lag = _tail_lag(plan, length) if plan.lag == "auto" else plan.lag
+    if lag >= _FEWEST_FOR_TWO_SIDES / min(1.0, plan.epsilon):
+        return True
+    reasons.append(
+        f"the range begins at lower: a lag of {lag:,} is too short to learn a lower end as well "
+        "(where values lie around a level, give threshold=TailHistogram())."
+    )
+    return False
+
+
 def _tail_lag(plan: Plan, length: int) -> int:
-    """A thirtieth of the stream, from 500/ε to 10,000/ε observations, in whole releases.
+    """A thirtieth of the stream, from 1,000/ε to 10,000/ε observations, in whole releases.
 
     By the clock a thirtieth of the ticks: how many observations they have is not known.
     """

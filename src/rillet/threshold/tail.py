@@ -53,9 +53,9 @@ from rillet.threshold.tail_model import (
 #: of the counts is the mean of the values.
 PARTS: Final = 256
 #: Of the warm-up's budget, for the centre of a range with two sides.
-CENTRE_SHARE: Final = Fraction("0.15")
+CENTRE_SHARE: Final = Fraction("0.25")
 #: Where the first look is counts with Gaussian noise: what each round costs of all of them.  Counts
-#: from the lower bound tell a level to 15 %, counts around that level to 15 % of the rest.
+#: from the lower bound tell a level to 25 %, counts around that level to 25 % of the rest.
 CENTRE_ROUNDS: Final = (Fraction("0.1"), Fraction("0.15"), Fraction("0.75"))
 #: A count of so many deviations is no noise, where a median is read off counts.
 _SURE: Final = 4.0
@@ -80,7 +80,7 @@ class TailHistogram(Threshold):
         look; earlier segments, which are shorter, give proportionally more, up to 0.36.
     two_sided
         Learn a lower end as well, for values that do not start at the lower bound (1000 ± 10 in
-        [0, 3000]): 15 % of the warm-up's budget finds a private median, and the histograms are
+        [0, 3000]): a quarter of the warm-up's budget finds a private median, and the histograms are
         taken on both sides of it.  Without it the range begins at the lower bound.
     """
 
@@ -89,7 +89,7 @@ class TailHistogram(Threshold):
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     hides_count: ClassVar[bool] = True
 
     @property
@@ -300,11 +300,10 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     lower = [replace(look, values=look.values[KNOTS - 1 :: -1]) for look in counts]
     released = upper, lower
     # The counts at the centre itself belong to both sides, and are not what is looked for here.
-    filled = [
-        holds_data([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)
-    ]
-    at_centre = pool(upper).rates[0] > pool(upper).exceedance(-math.log(CAUTIOUS_ALARM))
-    if any(filled) or at_centre:
+    beside = [pool([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)]
+    at_centre = pool(upper)
+    filled = [holds_data(side, at_centre.rates[0]) for side in beside]
+    if any(filled) or at_centre.rates[0] > at_centre.exceedance(-math.log(CAUTIOUS_ALARM)):
         upper, lower = (
             side if full else _emptied(side)
             for side, full in zip((upper, lower), filled, strict=True)

@@ -1,6 +1,6 @@
 """What noisy counts on a logarithmic grid say about the tail, and the range that suits it best.
 
-A *look* is a released histogram on knots ``width·2^(−k/5)``.  All looks are pooled, the highest
+A *look* is a released histogram on knots ``width·2^(−k/3)``.  All looks are pooled, the highest
 knot that surely holds data is found, and above a start knot a family of tails (from heavier than
 exponential to lighter than Gaussian) is weighed by how well it explains the counts.  The range is
 the one with the least expected error over that family, relative to the best that each tail allows.
@@ -23,8 +23,9 @@ from scipy.special import erf, ndtri
 from rillet.noise import FloatArray
 from rillet.statistic import DEVIATIONS, Margin
 
-#: Knots in an octave, and octaves below the bound: the smallest range is 2^-40 of the bound.
-PER_OCTAVE: Final = 5
+#: Knots in an octave, and octaves below the bound: the smallest range is 2^-40 of the bound.  Each
+#: count has noise of its own: with more of them a few values stand out of it less.
+PER_OCTAVE: Final = 3
 OCTAVES: Final = 40
 KNOTS: Final = PER_OCTAVE * OCTAVES + 2
 
@@ -32,7 +33,7 @@ KNOTS: Final = PER_OCTAVE * OCTAVES + 2
 _DOWN: Final = round(1.2 * PER_OCTAVE)
 _UP: Final = PER_OCTAVE
 #: Points between two knots at which a range may end.
-_FINE: Final = 4
+_FINE: Final = 6
 #: How far above the start a fitted tail is followed, in octaves.
 _REACH: Final = 14
 #: Real tails are not exactly in the family: each count is trusted to 10 % at best.
@@ -43,13 +44,17 @@ FALSE_ALARM: Final = 1e-2
 #: The same where mass is added back: a false alarm there is a bias.
 CAUTIOUS_ALARM: Final = 1e-4
 _STEEPNESS: Final = 3.0
+#: So many neighbouring knots are looked at together.
+_RUNS: Final = (1, 2, 4)
 _HIGHEST_LEVEL: Final = 30.0
 #: Tails P(x > s·u) = exp(−(u^shape − 1)/(shape·length)); shape 1 is exponential.
 _SHAPES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SHAPE_PRIOR: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
 #: The bulk of the values fills about this many knots.
-_RUN: Final = 8
+_RUN: Final = 5
+#: One side of a median fills about this many, four octaves: values next to it are few.
+_SIDE_RUN: Final = 4 * PER_OCTAVE
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
 #: What margins take for likely of values of one group.  A Weibull law keeps its shape; a lognormal
@@ -69,7 +74,7 @@ _CONTRADICTION: Final = 5.0
 
 @lru_cache(maxsize=256)
 def knots(width: float) -> FloatArray:
-    """0, then ``width·2^(−k/5)`` rising to ``width`` itself."""
+    """0, then ``width·2^(−k/3)`` rising to ``width`` itself."""
     values = np.concatenate(
         ([0.0], width * 2.0 ** (np.arange(-PER_OCTAVE * OCTAVES, 1) / PER_OCTAVE))
     )
@@ -104,8 +109,8 @@ class Pooled:
     laplace_scales: FloatArray
 
     @cached_property
-    def _saddle(self) -> tuple[FloatArray, FloatArray]:
-        """−ln P(noise > x) and x, by the saddlepoint approximation (Lugannani, Rice 1980)."""
+    def _saddle(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """The cumulant function of the noise, and its first two derivatives."""
         tilt = 2.0 ** np.linspace(-1.5, 8.0, 191) / self.noise_std
         if self.laplace_scales.size:
             tilt = tilt / (1.0 + tilt * self.laplace_scales.max())  # stays below the pole
@@ -117,11 +122,20 @@ class Pooled:
             value -= np.log1p(-y)
             first += 2 * tilt * scale**2 / (1 - y)
             second += 2 * scale**2 * (1 + y) / (1 - y) ** 2
-        return tilt * first - value + np.log(tilt * np.sqrt(2 * np.pi * second)), first
+        return tilt, value, first, second
 
-    def exceedance(self, level: float) -> float:
-        """``x`` with P(noise > x) about e^−level."""
-        return float(np.interp(level, *self._saddle))
+    def levels(self, run: int) -> tuple[FloatArray, FloatArray]:
+        """−ln P(noise of so many knots together > x), and x.
+
+        By the saddlepoint approximation (Lugannani, Rice 1980).
+        """
+        tilt, value, first, second = self._saddle
+        level = run * (tilt * first - value) + np.log(tilt * np.sqrt(2 * np.pi * run * second))
+        return level, run * first
+
+    def exceedance(self, level: float, run: int = 1) -> float:
+        """``x`` with P(noise of so many knots together > x) about e^−level."""
+        return float(np.interp(level, *self.levels(run)))
 
 
 def pool(looks: list[Counts]) -> Pooled:
@@ -150,14 +164,26 @@ def _bulk_knot(rates: FloatArray) -> int:
 
 
 def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
-    """Highest knot that surely holds data."""
+    """Highest knot that surely holds data, by itself or together with its neighbours."""
     top = max(1, _bulk_knot(pooled.rates))
-    base = -math.log(alarm)
-    for knot in np.flatnonzero(pooled.rates > pooled.exceedance(base)):
-        if knot > top:
-            level = base + _STEEPNESS * math.log(places[knot] / places[top])
-            if pooled.rates[knot] > pooled.exceedance(min(level, _HIGHEST_LEVEL)):
-                top = int(knot)
+    base, rates, bulk = -math.log(alarm), pooled.rates[top:], top
+    suspects: list[tuple[int, int, float]] = []  # knot, first of its run, −ln P
+    sums = np.concatenate(([0.0], np.cumsum(rates)))
+    moments = np.concatenate(([0.0], np.cumsum(rates * np.arange(len(rates)))))
+    for run in _RUNS:
+        together = sums[run:] - sums[:-run]
+        level, noise = pooled.levels(run)
+        first = np.flatnonzero(together > np.interp(base, level, noise))
+        unlikely = np.interp(together[first], noise, level)
+        # Where their mass is: a run may begin with data and end with noise.
+        centroid = np.rint((moments[first + run] - moments[first]) / together[first])
+        knots_of = bulk + np.clip(centroid.astype(np.int64), first, first + run - 1)
+        suspects += zip(knots_of.tolist(), (bulk + first).tolist(), unlikely.tolist(), strict=True)
+    for knot, first_knot, level_found in sorted(suspects):
+        if first_knot > top:
+            level_here = base + _STEEPNESS * math.log(places[knot] / places[top])
+            if level_found > min(level_here, _HIGHEST_LEVEL):
+                top = knot
     return top
 
 
@@ -345,18 +371,21 @@ def fit_tail(
     )
 
 
-def holds_data(looks: list[Counts]) -> bool:
-    """Whether these knots hold data at all, as those on one side of a centre need not.
+def holds_data(side: Pooled, at_centre: float) -> bool:
+    """Whether one side of a centre holds data at all: it need not, where many values are equal.
 
-    Either some run of them does, or all together.  An error either way is dear: a range that misses
-    half of the values, or one that reaches for noise.
+    The centre is a median: half of the values lie on each side, less those ``at_centre`` itself,
+    and nearly all of them within ``_SIDE_RUN`` knots.  A side is taken to hold them unless the
+    fullest such run is nearer to nothing.  Where a side need not hold many, some run of counts must
+    be more than noise: an error either way is dear, a range that misses half of the values, or one
+    that reaches for noise.
     """
-    pooled = pool(looks)
-    size = len(pooled.rates)
-    runs = np.convolve(pooled.rates, np.ones(_RUN), mode="valid")
-    level = -math.log(_EMPTY_ALARM / size)
-    in_all = float(pooled.rates.sum()) > 3.5 * math.sqrt(size) * pooled.noise_std
-    return in_all or bool(runs.max() > math.sqrt(_RUN) * pooled.exceedance(level))
+    runs = np.convolve(side.rates, np.ones(_RUN), mode="valid")
+    if runs.max() > side.exceedance(-math.log(_EMPTY_ALARM / len(runs)), _RUN):
+        return True
+    wanted = max(0.5 - at_centre, 0.0)
+    fullest = float(np.convolve(side.rates, np.ones(_SIDE_RUN), mode="valid").max())
+    return fullest > 0.5 * wanted > side.exceedance(-math.log(FALSE_ALARM), _SIDE_RUN)
 
 
 def _start_knot(rates: FloatArray, top: int, noise_std: float) -> int:
