@@ -19,6 +19,7 @@ from rillet.cli.forecast import (
     forecast,
     point_at,
 )
+from rillet.statistic import Range
 
 NUMBERS = ["--epsilon", "1", "--delta", "2^-20", "--upper", "3000", "--length", "150_000"]
 TYPICAL = ["--lag", "50_000", "--typical", "20"]
@@ -104,11 +105,11 @@ def test_many_points_at_once_are_the_same_points():
 
 
 def test_the_guess_fits_its_quantile():
-    assert Guess(20.0, 0.5).scale(0.0, 100.0) == pytest.approx(20 / math.log(2))
-    assert Guess(95.0, 0.99).scale(-5.0, 200.0) == pytest.approx(100 / math.log(100))
+    assert Guess(20.0, 0.5).scale(Range(0.0, 100.0)) == pytest.approx(20 / math.log(2))
+    assert Guess(95.0, 0.99).scale(Range(-5.0, 200.0)) == pytest.approx(100 / math.log(100))
     for wrong in (Guess(20.0, 0.0), Guess(20.0, 1.0), Guess(300.0, 0.5), Guess(-6.0, 0.5)):
         with pytest.raises(rillet.ParameterError):
-            wrong.scale(-5.0, 200.0)
+            wrong.scale(Range(-5.0, 200.0))
 
 
 def test_a_learned_threshold_wins_where_values_are_small(capsys):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rillet.cli.common import plan_from, show, whole
+from rillet.cli.common import given_plan_options, plan_from, show, whole
 from rillet.cli.forecast import Candidate, Forecast, Guess, Guesses, chosen_times, forecast
 from rillet.errors import ParameterError
 from rillet.plan import Plan, options_for
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def baseline(self) -> Forecast:
-        """The plain binary tree, which comes first."""
+        """The plain binary tree, which comes first; where it needs a bound, the only candidate."""
         return self.forecasts[0]
 
     @property
@@ -79,7 +79,8 @@ class Comparison:
 
     def improvement(self, forecast: Forecast) -> float | None:
         """Typical error of the plain binary tree over that of another, over the same releases."""
-        if forecast.typical is None or self.baseline.typical is None:
+        plain = self.baseline.candidate.name == "baseline"
+        if forecast.typical is None or self.baseline.typical is None or not plain:
             return None
         return self.baseline.typical / forecast.typical
 
@@ -123,12 +124,13 @@ class Comparison:
 
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
-    plain = _plan(args, "baseline")
-    label = LABELS["bound" if plain.memory.half_life is not None else "baseline"]
-    baseline = Candidate("baseline", label, plain)
-    guess, scale = _guess(args, plain.bounds)
+    baseline = _first(args)
+    guess, scale = _guess(args, baseline.plan.bounds)
     guesses = Guesses(scale, args.rate)
-    candidates, impossible = _candidates(args, baseline, scale)
+    candidates: tuple[Candidate, ...] = (baseline,)
+    impossible: tuple[str, ...] = ("what clips at a bound: there is none",)
+    if not baseline.plan.bounds.is_open:
+        candidates, impossible = _candidates(args, baseline, scale)
     given = None if args.at is None else [_time(text, baseline.plan) for text in args.at]
     times = chosen_times([candidate.plan for candidate in candidates], given)
     typical_from = max(candidate.first_release for candidate in candidates)
@@ -163,6 +165,19 @@ def compare(args: argparse.Namespace) -> Comparison:
         reasons=reasons,
         bounds=bounds,
     )
+
+
+def _first(args: argparse.Namespace) -> Candidate:
+    """The plain binary tree; without a bound it does not exist, and the automatic plan is alone."""
+    given = given_plan_options(args)
+    if given.get("upper", "none") == "none" or given.get("lower") == "none":
+        mechanism = "auto" if args.mechanism is None else args.mechanism
+        chosen = _plan(args, "paper" if mechanism == "tuned" else mechanism)
+        if chosen.bounds.is_open:
+            return Candidate("auto", LABELS["auto"], chosen)
+    plain = _plan(args, "baseline")
+    label = LABELS["bound" if plain.memory.half_life is not None else "baseline"]
+    return Candidate("baseline", label, plain)
 
 
 def _bounds(
@@ -228,7 +243,7 @@ def _guess(args: argparse.Namespace, bounds: Range) -> tuple[Guess | None, float
     name = "guess" if args.typical is None else "typical"
     guess = Guess(args.typical, _MEDIAN) if args.guess is None else Guess(*args.guess)
     try:
-        return guess, guess.scale(bounds.lower, bounds.upper)
+        return guess, guess.scale(bounds)
     except ParameterError as error:
         raise ParameterError(name, error.expected, error.found, error.hint) from None
 

@@ -54,15 +54,16 @@ class Guess:
     value: float
     quantile: float
 
-    def scale(self, lower: float, upper: float) -> float:
-        """Scale of the exponential tail above ``lower`` that fits the guess."""
+    def scale(self, bounds: Range) -> float:
+        """Scale of the exponential tail that fits the guess, above the lower bound if any."""
         if not 0 < self.quantile < 1:
             raise ParameterError(
                 "guess", "a quantile between 0 and 1, as in 120@0.99", self.quantile
             )
-        if not lower < self.value < upper:
-            raise ParameterError("guess", f"a value between {lower:g} and {upper:g}", self.value)
-        return (self.value - lower) / -math.log1p(-self.quantile)
+        if not bounds.lower < self.value < bounds.upper or self.value == bounds.origin:
+            expected = f"a value between {bounds.lower:g} and {bounds.upper:g}"
+            raise ParameterError("guess", expected, self.value)
+        return abs(self.value - bounds.origin) / -math.log1p(-self.quantile)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,13 @@ class Guesses:
         """The mean of the clipped values; None without a guess."""
         if self.scale is None:
             return None
-        return plan.lower - self.scale * math.expm1(-clipping.width / self.scale)
+        distance = -self.scale * math.expm1(-clipping.width / self.scale)
+        return plan.bounds.origin + _direction(plan) * distance
+
+
+def _direction(plan: Plan) -> int:
+    """Values are taken to lie above the lower bound; where only an upper one is declared, below."""
+    return -1 if plan.lower is None and plan.upper is not None else 1
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class Forecast:
     @property
     def widths(self) -> FloatArray:
         """The widths of the clipping range to expect."""
-        return np.array(self.thresholds) - self.candidate.plan.lower
+        return np.array(self.thresholds) - self.candidate.plan.bounds.origin
 
     @property
     def last(self) -> Point:
@@ -221,7 +228,7 @@ def forecast(
     points = tuple(
         point_at(plan, widths, guesses, t) for t in times if t >= candidate.first_release
     )
-    thresholds = tuple(float(plan.lower + width) for width in widths)
+    thresholds = tuple(float(plan.bounds.origin + width) for width in widths)
     typical = None
     if len(widths):
         first = max(typical_from, candidate.first_release)
@@ -242,10 +249,11 @@ def expected_widths(plan: Plan, guesses: Guesses, rehearsals: int = REHEARSALS) 
     if plan.layout.lag > longest:
         plan = replace(plan, lag=longest, backfill=False)
     count = min(max(1, round(plan.layout.lag * in_tick)), _LARGEST_REHEARSAL)
-    made_up = plan.lower + guesses.scale * np.cumsum(1.0 / np.arange(count, 0, -1))
+    steps = guesses.scale * np.cumsum(1.0 / np.arange(count, 0, -1))
+    made_up = plan.bounds.origin + _direction(plan) * steps
     # Where the warm-up itself is not released, the next leaf tells what was learned.
     first, learned = plan.layout.first_release, []
-    next_leaf = np.full(first - plan.layout.lag, plan.lower)
+    next_leaf = np.full(first - plan.layout.lag, plan.bounds.origin)
     of_persons = {} if plan.unit is None else {"person": np.arange(count)}
     for number in range(rehearsals):
         stream = plan.open(secret=Secret.for_tests(number))
@@ -281,7 +289,7 @@ def _known(value: Any) -> float | None:
 
 def _noise(plan: Plan, widths: FloatArray, guesses: Guesses, t: Any) -> dict[str, Any]:
     """Noise std of each number of a release, in a range of the expected width."""
-    clipping = Range(plan.bounds.lower, plan.bounds.lower + _root_mean_square(widths))
+    clipping = Range(plan.bounds.origin, plan.bounds.origin + _root_mean_square(widths))
     mean = None if plan.clock is None else guesses.mean(plan, clipping)
     return plan.expected_noise(t, clipping, rate=guesses.rate, mean=mean)
 

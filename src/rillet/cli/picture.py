@@ -208,7 +208,7 @@ def plan_picture(comparison: Comparison, path: str) -> None:
         "" if comparison.scale is None else f", exponential tail of scale {comparison.scale:.4g}"
     )
     axis.set_title(
-        f"ε = {plan.epsilon:g}, δ = {plan.delta:.2g}, values up to {plan.bounds.upper:g}{guess}",
+        f"ε = {plan.epsilon:g}, δ = {plan.delta:.2g}, values {plan.bounds.words}{guess}",
         loc="left",
         fontsize=11,
     )

@@ -164,7 +164,7 @@ def _print(comparison: Comparison, unit: str) -> None:
     screen = console()
     plan = comparison.plan
     say(f"Promise  {plan.guarantee}")
-    values = f"values from {plan.bounds.lower:g} to {plan.bounds.upper:g}, "
+    values = f"values {plan.bounds.words}, "
     say(f"Facts    {values * plan.statistic.clips}{_cadence(plan)}")
     if comparison.guesses.rate is not None:
         in_tick = comparison.guesses.in_tick(plan)
@@ -359,7 +359,7 @@ def _break_even(forecasts: Sequence[Forecast]) -> list[str]:
         if point.unit_noise_std is None or plain.noise_std is None:
             cells.append("–")
             continue
-        cells.append(show(plan.lower + plain.noise_std / point.unit_noise_std))
+        cells.append(show(plan.bounds.lower + plain.noise_std / point.unit_noise_std))
     return cells
 
 

@@ -72,6 +72,7 @@ def choose(plan: Plan) -> Choice:
     if threshold == "auto":
         threshold = _auto_threshold(plan, length, reasons)
     _check_threshold(plan, threshold, length)
+    _check_open(plan, threshold)
     if not threshold.learns:
         return Choice(threshold, strategy, 0, 0.0, tuple(reasons), chose_strategy)
     lag = plan.lag
@@ -211,6 +212,23 @@ def _check_threshold(plan: Plan, threshold: Threshold, length: int) -> None:
     elif plan.threshold_share != "auto" and not 0 < plan.threshold_share < 1:
         expected = "a number between 0 and 1, both excluded"
         raise ParameterError("threshold_share", expected, plan.threshold_share)
+
+
+def _check_open(plan: Plan, threshold: Threshold) -> None:
+    """Without a bound only counts on a logarithmic grid find a range."""
+    if not plan.bounds.is_open:
+        return
+    name = "upper" if plan.upper is None else "lower"
+    if isinstance(threshold, TailHistogram) and (plan.lower is not None or threshold.two_sided):
+        return
+    raise ParameterError(
+        name,
+        "a public bound that values are clipped to",
+        None,
+        "give a generous one: a learned range makes it cheap"
+        if plan.threshold == "auto"
+        else f"a {threshold.name} threshold needs it; without a bound, leave threshold out",
+    )
 
 
 #: Up to so many leaves a window has less pure noise where each has its own.

@@ -294,7 +294,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
         )
         ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.typical_factor / chosen
         lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
-    if layout.lag:
+    if layout.lag and not layout.bounds.is_open:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
     return lines
 

@@ -54,7 +54,7 @@ from rillet.privacy import ADD_ONE, REPLACE_ONE, UNITS, Guarantee, Person
 from rillet.release import Key
 from rillet.state.base import Kept, MemoryStore
 from rillet.state.uses import Guard, guard_of_state
-from rillet.statistic import STATISTICS, Mean, Memory, Range, Setting, Several, Statistic
+from rillet.statistic import OPEN_END, STATISTICS, Mean, Memory, Range, Setting, Several, Statistic
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
@@ -135,13 +135,15 @@ class Plan:
         default=None,
         kinds=UNITS,
     )
-    lower: float = option(
-        "a public lower bound; values below it count as the bound",
+    lower: float | None = option(
+        "a public lower bound; values below it count as the bound; none: values of either sign, of "
+        "any size",
         default=0.0,
         metavar="A",
     )
     upper: float | None = option(
-        "a public bound that values are clipped to; only what does not clip needs none",
+        "a public bound that values are clipped to; none: values of any size up to 1.8e19, where "
+        "the range is learned",
         default=None,
         metavar="B",
     )
@@ -277,15 +279,7 @@ class Plan:
     def __post_init__(self) -> None:
         settle(self)
         self.guarantee  # noqa: B018 - checks epsilon and delta
-        if self.upper is None and self.statistic.clips:
-            raise ParameterError(
-                "upper",
-                "a public bound that values are clipped to",
-                None,
-                "give a generous one: a learned threshold makes it cheap",
-            )
-        if self.upper is not None:
-            check_range(self.lower, self.upper)
+        check_range(*self._declared_bounds)
         self._check_clock()
         self._check_unit()
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
@@ -590,10 +584,15 @@ class Plan:
 
     @property
     def bounds(self) -> Range:
-        """The public bounds; of a statistic that needs none, those of what is counted."""
-        if self.upper is None or not self.statistic.clips:
-            return Range(0.0, 1.0)
-        return Range(self.lower, self.upper)
+        """The public bounds, open where none is declared; else those of what is counted."""
+        return Range(*self._declared_bounds) if self.statistic.clips else Range(0.0, 1.0)
+
+    @property
+    def _declared_bounds(self) -> tuple[float, float]:
+        return (
+            -OPEN_END if self.lower is None else self.lower,
+            OPEN_END if self.upper is None else self.upper,
+        )
 
     @cached_property
     def clock(self) -> Clock | None:
@@ -688,7 +687,8 @@ class Plan:
         clock values are taken to lie at the lower end, and a sum's range to be the public one,
         since its noise depends on where the range lies.  ``rate`` is as in :meth:`expected_error`.
         """
-        clipping = Range(0.0, 1.0) if self.clock is None else self.bounds
+        unit = self.clock is None or self.bounds.is_open
+        clipping = Range(0.0, 1.0) if unit else self.bounds
         return self.expected_noise(t, clipping, rate=rate)["noise_std"] / clipping.width
 
     def expected_error(
@@ -702,7 +702,9 @@ class Plan:
         """Standard deviation of the noise in the statistic at ``t``, in the statistic's unit.
 
         A learned range is not known in advance: give a guess of its upper end as ``clip_upper``;
-        without one the public bound stands in, which is the worst case.
+        without one the public bound stands in, which is the worst case.  A plan without a bound
+        needs the guess, and without a lower one takes it for both ends: the error is a multiple of
+        it (:meth:`unit_noise_std`).
 
         By the clock ``t`` is a tick, and ``rate`` a public guess of how many observations each has,
         or a text such as ``"400/h"``; only a mean needs one.  ``mean`` is a guess of their mean;
@@ -722,6 +724,15 @@ class Plan:
         if clip_upper is None:
             declared = self.layout.declared_range
             clip_upper = upper if declared is None else declared.upper
+            if self.bounds.is_open:
+                raise ParameterError(
+                    "clip_upper",
+                    "a guess of the upper end of the clipping range",
+                    None,
+                    "the plan has no bound that could stand in for it",
+                )
+        if lower == -OPEN_END:
+            lower = min(-clip_upper, clip_upper - abs(clip_upper))
         clipping = Range(*check_range(lower, clip_upper))
         return self.expected_noise(t, clipping, rate=rate, mean=mean)["noise_std"]
 

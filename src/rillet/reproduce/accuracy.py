@@ -145,7 +145,7 @@ def best_fixed(plan: Plan, ranges: FixedRanges, draws: int = 4000) -> Best:
     **Privacy.** For public data only.
     """
     fixed = replace(plan, lag=0, threshold=FixedThreshold(), threshold_share="auto", refresh="auto")
-    layout, widths = fixed.layout, (ranges.uppers - plan.lower)[:, None]
+    layout, widths = fixed.layout, (ranges.uppers - plan.bounds.lower)[:, None]
     variance = noise_std(layout, widths, ranges.steps) ** 2
     over_all = np.sqrt(np.mean(ranges.bias**2 + variance, axis=1))
     at_end = expected_errors(layout, widths, ranges.bias[:, -1], draws, simulation_secret(_SEED))

@@ -4,6 +4,7 @@ from rillet.registry import Registry
 from rillet.statistic.base import (
     DEVIATIONS,
     EXACT,
+    OPEN_END,
     Lattice,
     Leaf,
     Margin,
@@ -27,6 +28,7 @@ STATISTICS = Registry(
 __all__ = [
     "DEVIATIONS",
     "EXACT",
+    "OPEN_END",
     "STATISTICS",
     "Count",
     "Histogram",

@@ -30,12 +30,37 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Units: TypeAlias = tuple[tuple[float, ...], ...]
 
 
+#: Stands for an upper bound where none is declared, and its negative for a lower one.
+OPEN_END: Final = 2.0**64
+
+
 @dataclass(frozen=True)
 class Range:
     """A public range: declared, or released."""
 
     lower: float
     upper: float
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an end is not declared."""
+        return self.upper == OPEN_END or self.lower == -OPEN_END
+
+    @property
+    def words(self) -> str:
+        """From where to where, for people."""
+        if not self.is_open:
+            return f"from {self.lower:g} to {self.upper:g}"
+        if self.lower != -OPEN_END:
+            return f"of any size from {self.lower:g} up"
+        return "of either sign and any size" if self.upper == OPEN_END else f"up to {self.upper:g}"
+
+    @property
+    def origin(self) -> float:
+        """Where an open range begins: at the end that is declared, or at 0."""
+        if self.lower != -OPEN_END:
+            return self.lower
+        return 0.0 if self.upper == OPEN_END else self.upper
 
     @property
     def width(self) -> float:

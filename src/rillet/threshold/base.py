@@ -19,8 +19,9 @@ from rillet.statistic import EXACT, Margin, Range, Setting
 
 #: Significant binary digits of a learned bound: fine enough to lose nothing, and public.
 GRID_BITS = 24
-#: A learned range is at least this part of the public one.
+#: A learned range is at least this part of the public one, and where that is open at least this.
 SMALLEST_PART = 2.0**-34
+SMALLEST_WIDTH = 2.0**-44
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,13 +188,20 @@ class Threshold(ABC):
         return self.judge(bounds, (look,), (), alone).range
 
 
-def land_on_grid(distance: mpmath.mpf | float, largest: float) -> float:
+def smallest_width(bounds: Range) -> float:
+    """The width that a learned range has at least: public."""
+    return SMALLEST_WIDTH if bounds.is_open else bounds.width * SMALLEST_PART
+
+
+def land_on_grid(
+    distance: mpmath.mpf | float, largest: float, smallest: float | None = None
+) -> float:
     """Round a released distance up to the public grid: ``GRID_BITS`` significant bits.
 
     **Privacy.** Post-processing.  The grid is public (floats with few digits), which hides the low
     digits of a high-precision draw; the result is never 0, so that a range always has a width.
     """
-    smallest = largest * SMALLEST_PART
+    smallest = largest * SMALLEST_PART if smallest is None else smallest
     if distance <= smallest:
         return smallest
     if distance >= largest:
@@ -209,15 +217,19 @@ def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:
 
     **Privacy.** Post-processing.
     """
-    upper = bounds.lower + land_on_grid(distance, bounds.width)
+    upper = bounds.lower + land_on_grid(distance, bounds.width, smallest_width(bounds))
     # Far from 0 the sum can round back to the lower bound: a range must keep some width.
     return Range(bounds.lower, max(upper, math.nextafter(bounds.lower, math.inf)))
 
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:
-    """Clip to the public bounds, NaN to the middle.  **Privacy.** Touches raw data; total."""
+    """Clip to the public bounds, NaN to the middle, or to where an open range begins.
+
+    **Privacy.** Touches raw data; total.
+    """
     # Not fmax: it hands on a signalling NaN.
     with np.errstate(invalid="ignore"):
         raw_clipped = np.clip(raw_values, bounds.lower, bounds.upper)
-    np.copyto(raw_clipped, bounds.middle, where=np.isnan(raw_clipped))
+    stand_in = bounds.origin if bounds.is_open else bounds.middle
+    np.copyto(raw_clipped, stand_in, where=np.isnan(raw_clipped))
     return raw_clipped

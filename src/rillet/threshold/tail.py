@@ -17,26 +17,26 @@ import numpy as np
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
-from rillet.statistic import EXACT, Margin, Range, Setting
+from rillet.statistic import EXACT, OPEN_END, Margin, Range, Setting
 from rillet.threshold.base import (
-    SMALLEST_PART,
     Finding,
     Look,
     Outlook,
     Threshold,
     clip_to_bounds,
     learned_range,
+    smallest_width,
 )
 from rillet.threshold.centre import (
     find_centre,
     inner_point,
     knots_around,
+    octaves_of,
     range_around,
     side_widths,
 )
 from rillet.threshold.tail_model import (
     CAUTIOUS_ALARM,
-    KNOTS,
     Counts,
     Tail,
     choose_end,
@@ -125,10 +125,13 @@ class TailHistogram(Threshold):
     @staticmethod
     def places(bounds: Range, centre: float | None) -> FloatArray:
         """The knots, from the lower bound or from the centre."""
-        return knots(bounds.width) if centre is None else knots_around(bounds, centre)
+        if centre is None:
+            return knots(bounds.width, octaves_of(bounds))
+        return knots_around(bounds, centre)
 
     def count(self, raw_values: FloatArray, bounds: Range, centre: float | None) -> IntArray:
         """Counts on the logarithmic grid, in parts.  **Privacy.** Touches raw data; total."""
+        centre = _around(bounds, centre)
         raw_height = clip_to_bounds(raw_values, bounds)
         raw_height -= bounds.lower if centre is None else centre
         at = self.places(bounds, centre)
@@ -204,13 +207,14 @@ class TailHistogram(Threshold):
 
     def centre_of(self, bounds: Range, look: Look) -> float:
         """The median of the counts that are no noise, or of the highest."""
-        places = self.places(bounds, look.centre)
+        centre = _around(bounds, look.centre)
+        places = self.places(bounds, centre)
         std = look.scale * (math.sqrt(2.0) if look.law == "laplace" else 1.0)
         counts = np.where(look.noisy > _SURE * std, look.noisy, 0)
         if not counts.any():
             counts[np.argmax(look.noisy)] = 1
         half = np.searchsorted(np.cumsum(counts), counts.sum() / 2)
-        origin = bounds.lower if look.centre is None else look.centre
+        origin = bounds.lower if centre is None else centre
         return inner_point(bounds, origin + float(places[half]))
 
     def judge(
@@ -266,6 +270,11 @@ class TailHistogram(Threshold):
         )
 
 
+def _around(bounds: Range, centre: float | None) -> float | None:
+    """What counts are taken around: without a centre and a lower bound, where the range begins."""
+    return bounds.origin if centre is None and bounds.lower == -OPEN_END else centre
+
+
 @dataclass(frozen=True, eq=False)
 class _Side:
     """What lies on one side of the centre (or above the lower bound), as parts of the bounds.
@@ -284,7 +293,7 @@ class _Side:
     def end_of(self, kept: Range) -> float:
         """How far a range reaches on this side."""
         end = kept.upper if self.sign > 0 else kept.lower
-        return max(self.sign * (end - self.origin) / self.bounds.width, SMALLEST_PART)
+        return max(self.sign * (end - self.origin), smallest_width(self.bounds)) / self.bounds.width
 
 
 def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list[_Side]:
@@ -296,8 +305,9 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     ]
     if centre is None:
         return [_Side(1, bounds, bounds.lower, 1.0, counts, counts)]
-    upper = [replace(look, values=look.values[KNOTS - 1 :]) for look in counts]
-    lower = [replace(look, values=look.values[KNOTS - 1 :: -1]) for look in counts]
+    middle = len(counts[0].values) // 2
+    upper = [replace(look, values=look.values[middle:]) for look in counts]
+    lower = [replace(look, values=look.values[middle::-1]) for look in counts]
     released = upper, lower
     # The counts at the centre itself belong to both sides, and are not what is looked for here.
     beside = [pool([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)]
@@ -317,7 +327,7 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
 
 def _emptied(side: list[Counts]) -> list[Counts]:
     """A side that holds next to nothing: what it seems to hold is noise."""
-    at_centre = np.eye(1, KNOTS)[0]
+    at_centre = np.eye(1, len(side[0].values))[0]
     return [replace(look, values=look.observations * at_centre) for look in side]
 
 

@@ -28,6 +28,8 @@ from rillet.statistic import DEVIATIONS, Margin
 PER_OCTAVE: Final = 3
 OCTAVES: Final = 40
 KNOTS: Final = PER_OCTAVE * OCTAVES + 2
+#: The same where no bound is declared: from 2^64 down to 2^-44.
+OPEN_OCTAVES: Final = 108
 
 #: A tail is fitted from at most ``_DOWN`` knots below the top one to ``_UP`` above it.
 _DOWN: Final = round(1.2 * PER_OCTAVE)
@@ -73,10 +75,10 @@ _CONTRADICTION: Final = 5.0
 
 
 @lru_cache(maxsize=256)
-def knots(width: float) -> FloatArray:
+def knots(width: float, octaves: int = OCTAVES) -> FloatArray:
     """0, then ``width·2^(−k/3)`` rising to ``width`` itself."""
     values = np.concatenate(
-        ([0.0], width * 2.0 ** (np.arange(-PER_OCTAVE * OCTAVES, 1) / PER_OCTAVE))
+        ([0.0], width * 2.0 ** (np.arange(-PER_OCTAVE * octaves, 1) / PER_OCTAVE))
     )
     values.flags.writeable = False
     return values
@@ -95,6 +97,11 @@ class Counts:
     def variance(self) -> float:
         """Variance of the noise on one count."""
         return (2.0 if self.laplace else 1.0) * self.scale**2
+
+
+def _places(looks: list[Counts], width: float) -> FloatArray:
+    """The knots that these looks have counts for."""
+    return knots(width, len(looks[0].values) // PER_OCTAVE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +173,7 @@ def _bulk_knot(rates: FloatArray) -> int:
 def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
     """Highest knot that surely holds data, by itself or together with its neighbours."""
     top = max(1, _bulk_knot(pooled.rates))
-    base, rates, bulk = -math.log(alarm), pooled.rates[top:], top
+    base, rates, bulk = -math.log(alarm / len(_RUNS)), pooled.rates[top:], top
     suspects: list[tuple[int, int, float]] = []  # knot, first of its run, −ln P
     sums = np.concatenate(([0.0], np.cumsum(rates)))
     moments = np.concatenate(([0.0], np.cumsum(rates * np.arange(len(rates)))))
@@ -325,7 +332,8 @@ def fit_tail(
     looks: list[Counts], width: float, alarm: float = FALSE_ALARM, share: float = 1.0
 ) -> Tail:
     """Pool the looks and weigh the tails; the side has about this ``share`` of the values."""
-    places, pooled, family = knots(width), pool(looks), _family()
+    places, pooled, family = _places(looks, width), pool(looks), _family()
+    last_knot = len(places) - 1
     top, rates = top_knot(pooled, places, alarm), pooled.rates
     if top <= 1:  # nothing above the smallest knot: all values are (next to) the lower bound
         nothing = np.zeros(1)
@@ -334,18 +342,18 @@ def fit_tail(
             *(nothing, np.ones(1), np.zeros((1, 1)), nothing, pooled.noise_std),
         )
     start = _start_knot(rates, top, pooled.noise_std) - 1
-    last = min(KNOTS - 1, top + _UP)
+    last = min(last_knot, top + _UP)
     window = last - start
     observed = rates[start + 1 : last + 1]
     positive = np.maximum(observed, 0.0)
     variance = pooled.noise_std**2 + positive * pooled.sampling + (_MISFIT * positive) ** 2
     mass = family.masses[:, :window]
-    if last == KNOTS - 1:  # whatever lies beyond the bound sits on the last knot
+    if last == last_knot:  # whatever lies beyond the bound sits on the last knot
         mass = np.concatenate((mass[:, :-1], family.beyond[:, window - 1 : window]), axis=1)
     precision = np.maximum((mass**2 / variance).sum(1), 1e-300)
     size = np.maximum(0.0, (mass * observed / variance).sum(1) / precision)
     misfit = ((observed - size[:, None] * mass) ** 2 / variance).sum(1)
-    reach = min((KNOTS - 1 - start) * _FINE, family.ratios.size - 1) + 1
+    reach = min((last_knot - start) * _FINE, family.ratios.size - 1) + 1
     excess = family.excess[:, :reach] - family.excess[:, [reach - 1]]
     clipped = size[:, None] * places[start] * excess
     posterior = _posterior(family.prior, misfit)
@@ -491,7 +499,7 @@ def counted_margin(looks: list[Counts], ends: list[float], width: float, mass: f
     Each count is worth its distance from the end, which is no more than the width: their noise
     tells how far the sum is off, whatever lies between.
     """
-    places, found, spread = knots(width), 0.0, 0.0
+    places, found, spread = _places(looks, width), 0.0, 0.0
     for look, end in zip(looks, ends, strict=True):
         reach = np.maximum(places - end, 0.0)
         found += float(reach @ look.values)
@@ -502,7 +510,7 @@ def counted_margin(looks: list[Counts], ends: list[float], width: float, mass: f
 
 def counted_rate_margin(looks: list[Counts], end: float, width: float, each: float) -> Margin:
     """The same of what is taken ``each`` time, of observations to come that are like those."""
-    pooled, reach = pool(looks), np.maximum(knots(width) - end, 0.0)
+    pooled, reach = pool(looks), np.maximum(_places(looks, width) - end, 0.0)
     square = reach * reach
     found, noise = float(reach @ pooled.rates), DEVIATIONS * pooled.noise_std
     squared = max(0.0, float(square @ pooled.rates) + noise * math.sqrt(float(square @ square)))
