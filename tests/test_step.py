@@ -196,6 +196,11 @@ def plan_of(name: str) -> Plan:
     return Plan(upper=100.0, length=900, lag=100, **fields)
 
 
+def counts_of(layout):
+    """How many counts a look has."""
+    return 2 * KNOTS - 1 if layout.threshold.two_sided else KNOTS
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(name):
     plan = plan_of(name)
@@ -213,7 +218,7 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
             assert expected is not None
             seen.setdefault(("look", address[2]), []).extend(indices)
         elif kind == "threshold":
-            assert indices == list(range(2 * KNOTS - 1))
+            assert indices == list(range(counts_of(layout)))
             (scale,) = recording.scales[address]
             # The rest of the budget paid for the centre.
             assert 2 * PARTS / Fraction(scale) <= layout.threshold_budget * (1 - CENTRE_SHARE)
@@ -226,11 +231,11 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
         law = expected.law if kind == "look" else expected.strategy.law
         assert recording.laws[address] == {law}
     for end in looks:
-        assert seen.pop(("look", end)) == list(range(2 * KNOTS - 1))
+        assert seen.pop(("look", end)) == list(range(counts_of(layout)))
     columns = COLUMNS[plan.missing]
     for column in columns:
         assert len(seen.pop(("warm-up", *column))) == 1
-    assert len(seen.pop("warm-up's look")) == 2 * KNOTS - 1
+    assert len(seen.pop("warm-up's look")) == counts_of(layout)
     assert not recording.continuous
     for indices in seen.values():
         assert len(indices) == len(set(indices))
