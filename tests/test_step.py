@@ -220,8 +220,9 @@ def test_each_look_and_each_leaf_is_drawn_once_with_the_scale_that_is_charged(na
         elif kind == "threshold":
             assert indices == list(range(counts_of(layout)))
             (scale,) = recording.scales[address]
-            # The rest of the budget paid for the centre.
-            assert 2 * PARTS / Fraction(scale) <= layout.threshold_budget * (1 - CENTRE_SHARE)
+            # The rest of the budget paid for the centre, if there is one.
+            left = 1 - CENTRE_SHARE if layout.threshold.two_sided else 1
+            assert 2 * PARTS / Fraction(scale) <= layout.threshold_budget * left
             seen.setdefault("warm-up's look", []).extend(indices)
             continue
         else:
