@@ -256,8 +256,8 @@ class Tail:
     clipped: FloatArray
     #: The mean excess by the tails no heavier than exponential: careful when mass is added back.
     light: FloatArray
-    #: Tails by how likely they are of values of one group, with the mean excess by each, and how
-    #: far its size may be off: standard deviation over size.
+    #: Tails by how likely they are of values of one group, with the mean excess by each, and its
+    #: standard deviation from the size that was fitted.
     odds: FloatArray
     by_odds: FloatArray
     off: FloatArray
@@ -270,23 +270,10 @@ class Tail:
 
     def _clipped_by(self, tails: FloatArray, end: float) -> FloatArray:
         """The same by each of some tails, a row of mean excesses each."""
-        if self.ends.size == 1:
-            return np.zeros(len(tails))
-        top_place = float(self.places[self.top])
-        if end >= top_place:
-            place = int(np.searchsorted(self.ends, end, side="right")) - 1
-            if place == self.ends.size - 1:
-                return tails[:, -1]
-            slope = (tails[:, place + 1] - tails[:, place]) / (
-                self.ends[place + 1] - self.ends[place]
-            )
-            return np.asarray(slope * (end - self.ends[place]) + tails[:, place])
+        if self.ends.size == 1 or end >= self.places[self.top]:
+            return self._beyond(tails, end)
         # Counted knots up to the top one, the fitted tail beyond it.
-        join = (self.top - self.start) * _FINE
-        outside, mass = tails[:, join], np.zeros(len(tails))
-        if join + _FINE < self.ends.size:
-            run = float(self.ends[join + _FINE] - self.ends[join])
-            mass = (tails[:, join] - tails[:, join + _FINE]) / run
+        top_place, (outside, mass) = float(self.places[self.top]), self._at_top(tails)
         low = int(np.searchsorted(self.places, end, side="right")) - 1
 
         def over(knot: int) -> FloatArray:
@@ -299,6 +286,28 @@ class Tail:
         part = (end - self.places[low]) / (self.places[low + 1] - self.places[low])
         return np.asarray(np.where(here > 0.0, here ** (1 - part) * above**part, above * part))
 
+    def _beyond(self, tails: FloatArray, end: float) -> FloatArray:
+        """What each of some tails has over an end, without what is counted below the top knot."""
+        if self.ends.size == 1:
+            return np.zeros(len(tails))
+        if end < self.places[self.top]:
+            outside, mass = self._at_top(tails)
+            return np.asarray(outside + mass * (float(self.places[self.top]) - end))
+        place = int(np.searchsorted(self.ends, end, side="right")) - 1
+        if place == self.ends.size - 1:
+            return tails[:, -1]
+        run = self.ends[place + 1] - self.ends[place]
+        slope = (tails[:, place + 1] - tails[:, place]) / run
+        return np.asarray(slope * (end - self.ends[place]) + tails[:, place])
+
+    def _at_top(self, tails: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The mean excess of each over the top knot, and its mass there."""
+        join = (self.top - self.start) * _FINE
+        if join + _FINE >= self.ends.size:
+            return tails[:, join], np.zeros(len(tails))
+        run = float(self.ends[join + _FINE] - self.ends[join])
+        return tails[:, join], (tails[:, join] - tails[:, join + _FINE]) / run
+
     def clipped_share(self, end: float) -> float:
         """Estimate of P(x > end): the slope of the mean excess."""
         step = 0.05 * end
@@ -309,7 +318,7 @@ class Tail:
         if self.ends.size == 1:
             return Margin()
         each = self._clipped_by(self.by_odds, end)
-        least, greatest = _mixed_quantiles(self.odds, each, each * self.off)
+        least, greatest = _mixed_quantiles(self.odds, each, self._beyond(self.off, end))
         counted = np.maximum(self.places[: self.top + 1] - end, 0.0)
         noise = DEVIATIONS * self.noise_std * math.sqrt(float(counted @ counted))
         return Margin(
@@ -339,7 +348,7 @@ def fit_tail(
         nothing = np.zeros(1)
         return Tail(
             *(places, rates, top, top, np.ones(1), places[1:2], np.zeros((1, 1))),
-            *(nothing, np.ones(1), np.zeros((1, 1)), nothing, pooled.noise_std),
+            *(nothing, np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), pooled.noise_std),
         )
     start = _start_knot(rates, top, pooled.noise_std) - 1
     last = min(last_knot, top + _UP)
@@ -374,7 +383,7 @@ def fit_tail(
         light=_posterior(family.prior[light], misfit[light]) @ clipped[light],
         odds=odds[real] / odds[real].sum(),
         by_odds=clipped[real],
-        off=1 / np.maximum(size * np.sqrt(precision), 1e-300)[real],
+        off=places[start] * excess[real] / np.sqrt(precision[real])[:, None],
         noise_std=pooled.noise_std,
     )
 
@@ -481,15 +490,21 @@ def removed_mass(
     By all looks ``together``, except where a look contradicts them: the stream has changed.  With
     how far it may be off by the ``likely`` tails: what looks are off adds up.
     """
-    total, margin = 0.0, Margin()
+    total, margin, more, variance = 0.0, Margin(), 0.0, 0.0
     for look, end in zip(looks, ends, strict=True):
         source, tails = together, likely
-        if len(looks) > 1 and _contradicts(look, together, end):
-            source = fit_tail([look], width, CAUTIOUS_ALARM)
-            tails = fit_tail([look], width)
+        if len(looks) > 1:
+            difference, off = _difference(look, together, end)
+            if abs(difference) > _CONTRADICTION * off:
+                source = fit_tail([look], width, CAUTIOUS_ALARM)
+                tails = fit_tail([look], width)
+            else:
+                more, variance = more + difference, variance + off**2
         each = source.mean_clipped(end)
         total += look.observations * each
         margin = margin.plus(tails.margin(end, each), look.observations)
+    if abs(more) > DEVIATIONS * math.sqrt(variance):  # a stream that changes little by little
+        margin = margin.plus(Margin(max(0.0, -more), max(0.0, more)))
     return total, margin
 
 
@@ -520,11 +535,12 @@ def counted_rate_margin(looks: list[Counts], end: float, width: float, each: flo
     return Margin(max(0.0, min(each, each - found + off)), max(0.0, found + off - each), squared)
 
 
-def _contradicts(look: Counts, together: Tail, end: float) -> bool:
+def _difference(look: Counts, together: Tail, end: float) -> tuple[float, float]:
+    """How much more than all looks together a look has beyond an end, and its deviation."""
     own_top = top_knot(pool([look]), together.places, CAUTIOUS_ALARM)
     until = max(own_top, together.top) + 1
     reach = np.maximum(together.places[:until] - end, 0.0)
     expected = look.observations * together.rates[:until]
     difference = float(reach @ (look.values[:until] - expected))
     variance = look.variance * float(reach @ reach) + float(reach**2 @ np.maximum(expected, 0.0))
-    return abs(difference) > _CONTRADICTION * math.sqrt(variance)
+    return difference, math.sqrt(variance)
