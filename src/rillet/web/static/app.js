@@ -695,7 +695,7 @@ function showPlan() {
   const shown = delta && Math.abs(exponent - Math.round(exponent)) < 1e-9 ? `2${[...String(Math.round(exponent))].map((digit) => (digit === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit])).join("")}` : delta.toLocaleString("en", { maximumSignificantDigits: 3 });
   $("protects").replaceChildren(
     el("div", { class: "epsilon" }, el("div", {}, el("b", {}, String(epsilon)), "ε"), el("div", {}, el("b", {}, shown), "δ")),
-    el("p", {}, `Protected is ${protects}.`),
+    el("p", {}, `This protects ${protects}.`),
     el("p", {}, `Whoever sees every number on this page, and knows everything about everybody else, can still be hardly more certain about ${about.unit === "person" ? "one person" : "one observation"}: the odds of any guess change by at most ${odds}${delta ? `, but for a chance of ${shown}` : ""}.`),
     el("p", { class: "muted small" }, "Numbers of many observations stay useful: the band holds what they are without noise and clipping, in 95 of 100 cases, if large values thin out as the tail in their record says; where that is unknown, it is the band of the noise alone."),
   );
