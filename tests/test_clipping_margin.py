@@ -167,6 +167,16 @@ def test_margins_average_over_what_is_looked_back_on():
     )
 
 
+def test_without_bounds_there_is_a_fitted_tail_only():
+    made = plan(upper=None, threshold="auto", lag="auto")
+    found = made.open(secret=SECRET).update_many(values())
+    low, high = found.interval()
+    assert np.isfinite([low[-1], high[-1]]).all()
+    assert high[-1] - low[-1] < 20 * np.subtract(*found[-1].noise_interval()[::-1])
+    with pytest.raises(ParameterError, match="tail"):
+        plan(upper=None, threshold="auto", lag="auto", tail="bound")
+
+
 def test_a_tail_is_one_of_two():
     with pytest.raises(ParameterError, match="tail"):
         plan(tail="pareto")

@@ -280,6 +280,9 @@ class Plan:
         settle(self)
         self.guarantee  # noqa: B018 - checks epsilon and delta
         check_range(*self._declared_bounds)
+        if self.tail == "bound" and self.bounds.is_open and self.statistic.clips:
+            expected = "fitted where an end is not declared, since intervals would have none"
+            raise ParameterError("tail", expected, self.tail, "declare lower and upper")
         self._check_clock()
         self._check_unit()
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
