@@ -284,7 +284,7 @@ def test_what_a_look_sees_is_all_keys_and_each_tick_has_its_own_key() -> None:
     counted = (tick_of >= segment.first) & (tick_of <= segment.last)
     exact = layout.threshold.count(raw_values[counted], layout.bounds, centre)
     off = np.abs(look.noisy - exact)
-    assert 0 < off.max() < 8 * look.scale
+    assert 0 < off.max() < 12 * look.scale  # of some hundred Laplace draws
     assert sum(exact) == 256 * counted.sum()
 
 
