@@ -182,6 +182,42 @@ def test_a_member_of_the_group_can_read_and_a_stranger_cannot(open_meanwhile):
     assert os.geteuid() != 0 or "PermissionError" in found[0]
 
 
+SHOW = """
+import os, sys
+from rillet.sink.reading import read_releases
+import pyarrow.parquet, pyarrow.compute
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(65534)
+try:
+    print(len(read_releases(sys.argv[1])))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("form", ["sqlite", "parquet"])
+def test_what_shows_releases_says_when_it_may_not_read_them(form):
+    group = some_group()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        (folder / "in.csv").write_text("x\n10\n20\n", encoding="utf-8")
+        with contextlib.chdir(folder):
+            rillet.run(config(releases=form, readers=group.gr_name))
+        shown = [
+            subprocess.run(
+                [sys.executable, "-c", SHOW, str(folder / "live"), str(own)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+            for own in (group.gr_gid, 65534)
+        ]
+    assert shown == ["2", "InputError" if os.geteuid() == 0 else "2"]
+
+
 def test_a_group_that_there_is_not_is_refused_before_anything_is_made(desk):
     desk.csv("in.csv", [10, 20])
     for more in (["--check"], []):

@@ -147,7 +147,7 @@ class ReleaseDatabase(StoredReleases):
         except sqlite3.Error as error:
             raise InputError(
                 f"{path}: expected a database of releases, found: {error}; name releases.db or "
-                "the folder of a state"
+                "the folder of a state, whose run says who may read it (--readers)"
             ) from None
         if plan is not None:
             self.names = tuple(json.loads(plan[0]))
@@ -455,10 +455,18 @@ class ReleaseFiles(StoredReleases):
 def releases_in(path: str | os.PathLike[str]) -> Path:
     """Where the releases of a run are: ``releases.db`` or ``releases`` in its folder, or itself."""
     found = Path(path)
-    if not found.is_dir() or any(found.glob("*.parquet")):
+    if not _is_folder(found) or any(found.glob("*.parquet")):
         return found
     dataset = found / "releases"
-    return dataset if dataset.is_dir() else found / "releases.db"
+    return dataset if _is_folder(dataset) else found / "releases.db"
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is one, as far as this account may know."""
+    try:
+        return path.is_dir()
+    except PermissionError:
+        return False
 
 
 def public_file(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
@@ -485,7 +493,7 @@ def open_releases(path: str | os.PathLike[str]) -> StoredReleases:
         If there are none, or it is something else.
     """
     found = releases_in(path)
-    if found.is_dir():
+    if _is_folder(found):
         declared = (public_file(path, "about.json") or {}).get("keys", [])
         return ReleaseFiles(found, map(key_from_shown, declared))
     return ReleaseDatabase(found)
@@ -512,7 +520,7 @@ def read_releases(path: str | os.PathLike[str], *, table: str = "releases") -> R
     if str(path).startswith(("postgres://", "postgresql://")):
         return _from_postgres(str(path), table)
     found = releases_in(path)
-    if found.is_dir():
+    if _is_folder(found):
         with open_releases(path) as stored:
             return stored.everything()
     try:
