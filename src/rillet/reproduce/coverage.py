@@ -2,7 +2,7 @@
 
 At t = 2 lags, n/2 and n.  Each run has the looks and ranges of a stream of its own, by the code
 that streams use; the noise of the sum, which is normal, is integrated over.  Streams that are drawn
-are drawn anew every twenty runs.  The width is the median of that over the noise interval's.
+are drawn anew every four runs.  The width is the median of that over the noise interval's.
 
 Run it with ``python -m rillet.reproduce.coverage --runs 200``; all values are there, and the plans
 say so (``missing="none"``).
@@ -34,7 +34,7 @@ IntArray = NDArray[np.int64]
 Random = np.random.Generator
 
 #: Runs on the same values, where they are drawn.
-_RUNS_OF_VALUES: Final = 20
+_RUNS_OF_VALUES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -148,22 +148,21 @@ def measure(
 ) -> tuple[int, FloatArray]:
     """The lag; and coverage, that of the noise interval and the median width, at each step."""
     random = np.random.default_rng(seed)
-    found, lag = [], 0
+    plan = Plan(
+        epsilon=epsilon,
+        delta=2.0**-20,
+        upper=stream.upper,
+        length=stream.length,
+        missing="none",
+        tail=tail,
+    )
+    found = []
     for first in range(0, runs, _RUNS_OF_VALUES):
         values = np.clip(stream.make(random, stream.length), 0.0, stream.upper)
-        plan = Plan(
-            epsilon=epsilon,
-            delta=2.0**-20,
-            upper=stream.upper,
-            length=len(values),
-            missing="none",
-            tail=tail,
-        )
         some = covered(plan, values, min(_RUNS_OF_VALUES, runs - first), seed + first)
-        lag = plan.layout.lag
         found.append(np.array([some.chance, some.by_noise, some.width]))
     chance, by_noise, width = np.concatenate(found, axis=1)
-    return lag, np.array([chance.mean(0), by_noise.mean(0), np.median(width, axis=0)])
+    return plan.layout.lag, np.array([chance.mean(0), by_noise.mean(0), np.median(width, axis=0)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
