@@ -29,6 +29,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -641,7 +642,17 @@ def test_each_old_fault_is_found_when_it_is_put_back(fault):
     with pytest.MonkeyPatch.context() as patch:
         faults.PUT_BACK[fault](patch)
         with pytest.raises(Violation, match=FOUND[fault]):
-            search(300)
+            search_again_if_flaky(300, allowed=fault == "no lock")
+
+
+def search_again_if_flaky(examples: int, *, allowed: bool) -> None:
+    """Without a lock threads race, and no history is the same twice."""
+    for number in (None, *range(8)):
+        try:
+            search(examples, number=number)
+            return
+        except Flaky:
+            assert allowed
 
 
 @pytest.mark.long
