@@ -182,7 +182,7 @@ def test_noise_of_changing_ranges_has_the_deviation_it_states(delta):
     plan = default_plan(6000, 1000.0, delta=delta)
     runs = simulate(plan, exponential(6000), 4, seed=2)
     widths = np.repeat(runs.paths.uppers, 600, axis=0)
-    assert len(set(runs.paths.uppers[0].tolist())) > 2
+    assert len(set(runs.paths.uppers[0].tolist())) > 1
     for t in (6000, 2000):
         drawn = draw_noise(plan.layout, widths, t, simulation_secret(5)).reshape(4, 600)
         stated = noise_std(plan.layout, runs.paths.uppers, np.array([t]))[:, 0]
