@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ QUIET = {
     # On a busy machine a worker may need long to start.
     "spark.python.authenticate.socketTimeout": "120s",
 }
+#: So often a query is started whose first worker is too slow.
+_ATTEMPTS = 10
 
 
 def session(master: str, **settings: str) -> Any:
@@ -38,7 +43,7 @@ def session(master: str, **settings: str) -> Any:
 
     from rillet.spark import SETTINGS
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = _python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder: Any = SparkSession.builder
     for name, value in {**QUIET, **SETTINGS, **settings}.items():
@@ -46,6 +51,20 @@ def session(master: str, **settings: str) -> Any:
     made = builder.master(master).appName("rillet tests").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     return made
+
+
+def _python() -> str:
+    """A Python for workers that takes PySpark from where it is installed.
+
+    Spark has them take it from an archive first, which is compiled anew at each start: a second of
+    a core, where ten are all that a worker has until it must answer.
+    """
+    path = Path(tempfile.mkdtemp(prefix="rillet-spark-")) / "python"
+    own = shlex.quote(os.environ.get("PYTHONPATH", ""))
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={own} exec {shlex.quote(sys.executable)} "$@"\n')
+    path.chmod(0o755)
+    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    return str(path)
 
 
 def need_java() -> None:
@@ -87,10 +106,23 @@ class Frames:
 
 
 def run(releases: Any, write: Any, checkpoint: Path) -> None:
-    """Run a query over all that is there."""
-    writer = releases.writeStream.foreachBatch(write)
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    """Run a query over all that is there.
+
+    On a busy machine a worker may take longer to start than the ten seconds that Spark waits, which
+    no setting changes: then the query is started again, as its operator would.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    writer = releases.writeStream.foreachBatch(write).trigger(availableNow=True)
+    for attempt in range(_ATTEMPTS):
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" in str(error) and attempt < _ATTEMPTS - 1:
+                continue
+            raise
+        return
 
 
 def records(folder: Path) -> Any:

@@ -90,7 +90,7 @@ def run(path: str, secret: str) -> None:
         builder = builder.config(name, setting)
     spark: SparkSession = builder.appName("rillet").getOrCreate()
     write = _sink(config)
-    plan, source = config.plan, config.source
+    checkpoint, plan, source = _absolute(checkpoint), config.plan, config.source
     rows = _rows(spark, config, options)
     columns = source.get("column"), source.get("sequence"), source.get("time")
     value, sequence, at = columns
@@ -119,13 +119,18 @@ def run(path: str, secret: str) -> None:
     query.awaitTermination()
 
 
+def _absolute(path: str) -> str:
+    """As seen from here: Java may have been started elsewhere."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
 def _sink(config: Config) -> Write:
     if len(config.sinks) != 1:
         raise ParameterError("sink", "one sink on Spark", len(config.sinks))
     table: Mapping[str, Any] = config.sinks[0]
     kind, options = table.get("kind"), {k: v for k, v in table.items() if k != "kind"}
     if kind == "parquet":
-        return to_parquet(options["path"])
+        return to_parquet(_absolute(options["path"]))
     if kind == "postgres":
         return to_postgres(**options)
     raise ParameterError(
@@ -144,20 +149,24 @@ def _rows(spark: SparkSession, config: Config, options: SparkOptions) -> DataFra
         return found.select(parsed.alias("message")).select("message.*")
     table = {name: value for name, value in config.source.items() if name != "kind"}
     file: FileOptions = convert(table, FileOptions, "source")
+    path = _absolute(file.path)
     kind = SUFFIXES.get(Path(file.path).suffix) if file.format == "auto" else file.format
-    reader = spark.readStream.options(**options.options)
+    reader, folder = spark.readStream.options(**options.options), path
+    if Path(path).suffix in SUFFIXES:  # a file or a pattern: Spark looks at folders
+        folder, _, name = path.rpartition("/")
+        reader = reader.option("pathGlobFilter", name)
     if kind == "parquet":
-        return reader.schema(spark.read.parquet(file.path).schema).parquet(file.path)
+        return reader.schema(spark.read.parquet(path).schema).parquet(folder)
     if kind == "jsonl":
         names = (file.column, *config.key_columns, file.sequence, file.time)
-        return reader.schema(_texts(name for name in names if name)).json(file.path)
+        return reader.schema(_texts(name for name in names if name)).json(folder)
     if kind != "csv":
         raise ParameterError("source.format", "csv, jsonl or parquet", file.format)
     if file.decimal != ".":
         raise ParameterError("source.decimal", 'a "." on Spark', file.decimal)
-    first = spark.read.options(header=True, sep=file.delimiter, inferSchema=False).csv(file.path)
+    first = spark.read.options(header=True, sep=file.delimiter, inferSchema=False).csv(path)
     texts = reader.options(header=True, sep=file.delimiter).schema(_texts(first.columns))
-    return texts.csv(file.path)
+    return texts.csv(folder)
 
 
 def _texts(names: Any) -> str:
