@@ -115,7 +115,7 @@ def test_the_header_says_what_it_is(harness):
     assert ask(harness, "SELECT * FROM meta") == [
         {"name": "rows", "value": 40},
         {"name": "version", "value": FORMAT_VERSION},
-        {"name": "width", "value": 6},
+        {"name": "width", "value": 8},
     ]
 
 
@@ -123,7 +123,7 @@ def test_the_header_says_what_it_is(harness):
     ("change", "message"),
     [
         ("PRAGMA application_id = 5", "a database of something else"),
-        ("PRAGMA user_version = 2", "expected version 1 of the database of releases, found 2"),
+        ("PRAGMA user_version = 7", "expected version 2 of the database of releases, found 7"),
     ],
 )
 def test_another_application_or_version_is_refused(harness, change, message):
@@ -234,9 +234,8 @@ def stored(harness):
 def mean_like(**more):
     whole = table()
     noise = whole.sum_noise_std / whole.t
-    unknown = dict.fromkeys(
-        ("noise_covariance", "noise_slack", "noise_lower", "noise_upper"), np.full(40, np.nan)
-    )
+    names = ("noise_covariance", "noise_slack", "noise_lower", "noise_upper")
+    unknown = dict.fromkeys((*names, "clipping_below", "clipping_above"), np.full(40, np.nan))
     public = {**unknown, "count_noise_std": np.zeros(40)}
     return replaced(whole, noise_std=noise, mean_noise_std=noise, **public, **more)
 
@@ -251,12 +250,12 @@ def test_a_row_grows_when_columns_stop_being_equal(harness):
     """At t = 1 a sum is its mean: later rows need more room, and the first stay as they are."""
     whole = table(releases=30, first=1)
     fill(harness, whole[:2])
-    assert stored(harness) == 6
+    assert stored(harness) == 8
     fill(harness, whole[2:6], whole[6:], whole)
-    assert stored(harness) == 6
+    assert stored(harness) == 8
     other = replaced(table(first=100), value=np.arange(40.0), count=np.arange(40) / 7)
     fill(harness, other)
-    assert stored(harness) == 8
+    assert stored(harness) == 10
     unknown = {name: np.full(40, np.nan) for name in ("sum", "mean", "count", "clip_upper")}
     few = replaced(table(first=200), value=np.zeros(40), **unknown)
     fill(harness, few, few)
