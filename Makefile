@@ -53,7 +53,7 @@ $(BENCH)/pyvenv.cfg:
 $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/constraints.txt \
 		| $(BENCH)/pyvenv.cfg
 	$(BENCH)/bin/python -m pip install --quiet --constraint benchmarks/constraints.txt \
-		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,parquet,web]'
+		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,parquet,spark,web]'
 	@touch $@
 
 # --- tests and checks ---------------------------------------------------------------------------
