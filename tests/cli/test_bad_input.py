@@ -124,7 +124,7 @@ def test_a_lag_that_is_longer_than_the_plan(rillet, tmp_path, complains):
         (("--epsilon", -1, "--upper", 10), ("--epsilon", "positive", "-1")),
         (("--epsilon", "one", "--upper", 10), ("--epsilon", "'one'")),
         (("--upper", 10), ("--epsilon",)),
-        (("--epsilon", 1), ("--upper",)),
+        (("--epsilon", 1, "--mechanism", "baseline"), ("--upper",)),
         (("--epsilon", 1, "--upper", 10, "--lower", 11), ("11",)),
         (("--epsilon", 1, "--upper", 10, "--length", 2.5), ("--length", "'2.5'")),
         (("--epsilon", 1, "--upper", 10, "--every", 0), ("--every",)),
