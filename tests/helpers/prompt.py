@@ -34,6 +34,10 @@ _CLIENT = """#!{python} -IS
 import marshal, os, signal, socket, sys
 if {name!r} == "python" and sys.argv[1:2] != ["-c"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+if os.getcwd() in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    # Packages of the page's own: what was imported before does not know them.
+    words = ["-m", "rillet"] if {name!r} == "rillet" else []
+    os.execv({python!r}, [{python!r}, *words, *sys.argv[1:]])
 line = socket.socket(socket.AF_UNIX)
 line.connect({address!r})
 words = marshal.dumps((os.getcwd(), {name!r}, sys.argv[1:], dict(os.environ)))

@@ -331,7 +331,6 @@ def test_the_same_however_it_is_cut(blocks):
         (lambda: Quantile(0.5, 0.5), "levels: expected each share once"),
         (lambda: Quantile(0.5, bin=3), "bin: expected one of"),
         (lambda: Share(above=math.inf), "above: expected a finite number"),
-        (lambda: plan(statistic=Quantile(0.5)), "upper: expected a public bound"),
         (
             lambda: plan(statistic=Quantile(0.5), upper=9.0, lag=100, refresh=2.0),
             "learned once, since bins stay as they are",
