@@ -214,6 +214,21 @@ def test_a_state_that_was_not_amended_has_other_noise_afterwards(tmp_path):
     assert noise[0].to_bytes() != noise[1].to_bytes()
 
 
+def test_other_keys_in_the_same_place_have_other_noise(tmp_path):
+    """A copy to which another key was added must not show its data under the same noise."""
+    run = Run(make("declared", statistic=rillet.Sum()), tmp_path / "state")
+    run.go(3)
+    found = []
+    for name in ("north", "south"):
+        shutil.copytree(run.folder, tmp_path / name)
+        plan = run.plan.amend_folder(tmp_path / name, add=[name])
+        with plan.open_folder(tmp_path / name) as streams:
+            last = streams.advance(until="2026-01-01T04:00Z").latest()
+        found.append((last["k0",].value, last[name,].value))
+    assert found[0][0] == found[1][0]
+    assert found[0][1] != found[1][1]
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 
