@@ -183,9 +183,13 @@ def _fresh(name: str) -> Path:
 
 
 def _process(words: list[str], folder: Path) -> tuple[str, dict[str, float]]:
+    # Compiled files are kept, as in an installed package, whatever this shell says.
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     begun = time.perf_counter()
     with (folder / "said").open("wb") as said:
-        process = subprocess.Popen([sys.executable, *words], stdout=said, stderr=said)
+        process = subprocess.Popen(
+            [sys.executable, *words], stdout=said, stderr=said, env=variables
+        )
         _, status, usage = os.wait4(process.pid, 0)
     taken = time.perf_counter() - begun
     process.returncode = os.waitstatus_to_exitcode(status)

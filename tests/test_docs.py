@@ -57,7 +57,7 @@ def servers(page, request):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_blocks_of_a_page_run(page, tmp_path, servers):
-    running = Page(tmp_path, servers)
+    running, before = Page(tmp_path, servers), None
     for block in blocks(page):
         assert block.language in RUN | SHOWN, (
             f"{block}: '{block.language}' is neither run ({', '.join(sorted(RUN))}) "
@@ -65,6 +65,9 @@ def test_the_blocks_of_a_page_run(page, tmp_path, servers):
         )
         if block.language in RUN and block.not_run is None:
             running.run(block)
+        elif block.language == "text" and before == "python":
+            running.compare(block)
+        before = block.language if block.not_run is None else None
 
 
 def test_the_blocks_that_are_not_run_are_counted():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rillet
-from rillet import fleet
+from rillet import fleet, step
 from rillet.gather.grid import LARGEST_SUM, Grid
 from rillet.layout import Layout, nearest_share
 from rillet.noise import Secret
@@ -350,3 +350,96 @@ def test_a_key_joins_the_group_that_its_name_says(tmp_path: Any) -> None:
     assert plan.tree.group_of.tolist() == [0] * 6 + [1] * 7
     with pytest.raises(rillet.errors.ParameterError, match="groups"):
         plan.amend_folder(tmp_path / "state", add=[("school", 1)])
+
+
+# --- a range of its own --------------------------------------------------------------------------
+
+
+def busy(ticks: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two keys with much data, one of small values and one of large ones."""
+    rng, each = np.random.default_rng(9), np.full(KEYS, 3)
+    each[[2, 5]] = 2500
+    key_of = np.tile(np.repeat(np.arange(KEYS), each), ticks)
+    tick_of = np.repeat(np.arange(1, ticks + 1), each.sum())
+    scale = np.full(KEYS, 20.0)
+    scale[[2, 5]] = 0.2, 1000.0
+    return rng.exponential(1.0, len(key_of)) * scale[key_of], key_of, tick_of
+
+
+BUSY = {"shared_threshold": True, "upper": 20_000.0, "lag": 4}
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("statistic", ["mean", "window"])
+def test_keys_with_enough_data_learn_alone(statistic: str) -> None:
+    plan = make(**BUSY, statistic=STATISTICS[statistic])
+    data = busy()
+    streams = plan.open_many(secret=SECRET)
+    releases = run(streams, data)
+    common, last = streams.store.fleet.common, releases.latest()
+    assert common.own == [2, 5]
+    small, large, other = last["k2",], last["k5",], last["k0",]
+    assert small.clip_upper < 10
+    assert large.clip_upper > 2000
+    assert other.clip_upper == last["k7",].clip_upper
+    if statistic == "window":  # noise of the first range is in a sum of all so far for ever
+        assert small.sum_noise_std < other.sum_noise_std / 100
+    # Others learn from each other alone, then: 20 times smaller than the largest.
+    assert other.clip_upper < large.clip_upper / 4
+    # All keys had one range up to the end of the segment in which one first learned alone.
+    first = next(s.last for s in plan.layout.segments if plan.layout.enough_to_learn_alone(s))
+    ends = {t: set(releases.clip_upper[releases.t == t].tolist()) for t in set(releases.t.tolist())}
+    assert all(len(own) == 1 for t, own in ends.items() if t <= first)
+    assert len(ends[60]) == 3
+    cuts = np.random.default_rng(1).integers(0, len(data[0]), 12)
+    assert columns(run(plan.open_many(secret=SECRET), data, cuts)) == columns(releases)
+
+
+def test_a_look_of_its_own_has_the_values_of_its_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each observation is in one look of its segment: in its key's, or in that of the others."""
+    plan, (raw_values, key_of, tick_of) = make(**BUSY, lower=-5.0), busy()
+    layout = plan.layout
+    looked: list[tuple[int, np.ndarray, float | None]] = []
+
+    def later_look(noise: Any, exact: Any, draws: Any, centre: float | None) -> Any:
+        looked.append((int(draws.shape[0]), exact.copy(), centre))
+        return step.later_look(noise, exact, draws, centre)
+
+    monkeypatch.setattr(fleet, "later_look", later_look)
+    streams = plan.open_many(secret=SECRET)
+    common, ends = streams.store.fleet.common, []
+    for segment in layout.segments[:-1]:
+        rows = (tick_of >= (segment.first if ends else 1)) & (tick_of <= segment.last)
+        groups = 1 + len(common.own)
+        looked.clear()
+        streams.absorb_ticks(raw_values[rows], key_of[rows], tick_of[rows], segment.last)
+        ends.append(groups)
+        inside = (tick_of >= segment.first) & (tick_of <= segment.last)
+        parts = [inside & ~np.isin(key_of, [2, 5][: groups - 1])]
+        parts += [inside & (key_of == own) for own in [2, 5][: groups - 1]]
+        assert len(looked) == groups
+        for part, (_, exact, centre) in zip(parts, looked, strict=True):
+            expected = layout.threshold.count(raw_values[part], layout.bounds, centre)
+            assert exact.tolist() == expected.tolist()
+    assert ends[0] == 1
+    assert ends[-1] == 3
+    # A key's own level is found by its first look, and counted around by those that follow.
+    assert len(set(common.centres)) == 3
+
+
+def test_no_more_keys_than_there_is_room_for_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "MOST_OWN_RANGES", 1)
+    streams = make(**BUSY).open_many(secret=SECRET)
+    run(streams, busy())
+    assert streams.store.fleet.common.own in ([2], [5])
+
+
+@pytest.mark.parametrize("options", [{"levels": "all"}, {"statistic": rillet.Count()}])
+def test_where_no_key_learns_alone(options: dict[str, Any]) -> None:
+    given = {**BUSY, **options}
+    if "statistic" in options:
+        given = {"lag": 0, **options}
+    plan = make(**given)
+    assert "learns its range alone" not in plan.describe()
+    assert not any(map(plan.layout.enough_to_learn_alone, plan.layout.segments))
+    assert "learns its range alone" in make(**BUSY).describe()

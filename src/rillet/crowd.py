@@ -29,7 +29,6 @@ from rillet.step import (
     clipping_fields,
     filled,
     no_releases,
-    numbers_of,
     ranges,
     read,
     stream_ended,
@@ -114,7 +113,7 @@ class Crowd(Whole):
         self.changed: Block | None = None
         self.drew: set[int] = set()
         self.numbered: dict[int, int] = {}
-        names = (*numbers_of(layout), *clipping_fields(layout, Range(0.0, 1.0), 0.0))
+        names = (*layout.numbers, *clipping_fields(layout, Range(0.0, 1.0), 0.0))
         rows = count, len(layout.statistic.names)
         self._latest = {name: np.full(rows, np.nan) for name in names}
         self._latest_t, self._latest_at = np.zeros((2, count), np.int64)

@@ -2,7 +2,8 @@
 
 By the clock all keys are at the same tick.  So one step advances them all in a few array
 operations, page after page of keys: the same arithmetic as :mod:`rillet.step`, key by key.  Keys
-learn their clipping ranges together, in groups, from one look at all that their keys had.
+learn their clipping ranges together, in groups, from one look at all that their keys had; a key
+whose released counts say that it has enough for that becomes a group of its own.
 
 Noise is a function of the fleet's secret and of an address: at each tick the secret moves on, one
 way, and a key's draws are those at its number.  So nothing has to be drawn ahead, and what is kept
@@ -39,7 +40,6 @@ from rillet.step import (
     later_look,
     look_noise,
     no_releases,
-    numbers_of,
     ranges,
     read,
     removed_by,
@@ -74,6 +74,10 @@ PAGE: Final = 2**14
 #: Contributions are worked out for so many observations at a time.
 _AT_A_TIME: Final = 2**16
 _SHARES: Final = len(COUNT_SHARES)
+#: Keys that may have a range of their own: their counts are written with each block.
+MOST_OWN_RANGES: Final = 1000
+#: The released count that says that a key has enough data may be too high by so many deviations.
+_DOUBT: Final = 2.0
 
 
 class Found(NamedTuple):
@@ -96,6 +100,10 @@ class Found(NamedTuple):
         """The clipping range of each key, by its group."""
         return ranges(self.lower[group], self.upper[group])
 
+    def with_more(self, parents: list[int]) -> Found:
+        """The same with further groups, which had the ranges of these until now."""
+        return Found(*(np.append(each, each[parents]) for each in self))
+
 
 @dataclass
 class Common:
@@ -103,8 +111,9 @@ class Common:
 
     ``secret`` is that of the next tick.  ``raw_buffer`` are the values of the warm-up with their
     keys, ``raw_held`` those of ticks that are not open yet, with keys and ticks; ``exact_counts``
-    are the counts of each group's next look.  ``looks`` and ``ranges`` are those of each group, and
-    ``found`` what was learned after the warm-up and after each segment.
+    are the counts of each group's next look, around its own of the ``centres``.  ``looks`` and
+    ``ranges`` are those of each group, and ``found`` what was learned after the warm-up and after
+    each segment.  ``own`` are the keys that have become groups of their own, behind the declared.
     """
 
     secret: Secret = field(repr=False)
@@ -115,6 +124,8 @@ class Common:
     looks: list[tuple[Look, ...]] = field(default_factory=list, repr=False)
     ranges: list[tuple[Range, ...]] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
+    centres: list[float | None] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -199,8 +210,7 @@ class Fleet(Whole):
         assert layout.fleet
         self.offset = offset
         self.layout, self.tree, self.common, self.pages = layout, tree, common, pages
-        self.group_of, self.groups = tree.group_of, len(tree.groups)
-        self._in_group = np.bincount(self.group_of[: len(tree.keys)], minlength=self.groups)
+        self._note_groups()
         self._firsts = np.array([first for first, *_ in spans(tree)])
         #: The last sequence number of each key that was absorbed.
         self.sequence = np.full(len(tree), -1)
@@ -253,6 +263,14 @@ class Fleet(Whole):
             fleet.pages.append(page)
         return fleet
 
+    def _note_groups(self) -> None:
+        """Which group each key is in, and how many are in each."""
+        tree, own = self.tree, self.common.own
+        declared, self.group_of = len(tree.groups), tree.group_of.copy()
+        self.groups = declared + len(own)
+        self.group_of[own] = np.arange(declared, self.groups)
+        self._in_group = np.bincount(self.group_of[: len(tree.keys)], minlength=self.groups)
+
     # --- absorbing -------------------------------------------------------------------------------
 
     def advance(
@@ -298,7 +316,7 @@ class Fleet(Whole):
             common.raw_buffer.append((key_of.copy(), raw_values.copy()))
             return
         if common.exact_counts is not None:
-            common.exact_counts += self._counts(key_of, raw_values)
+            self._count(common.exact_counts, key_of, raw_values)
         for own_of in (key_of, *(total_of[key_of] for total_of in self.tree.total_of)):
             for number, rows, raw_part in self._by_page(own_of, raw_values):
                 page = self.pages[number]
@@ -339,19 +357,35 @@ class Fleet(Whole):
 
         return of
 
-    def _counts(self, key_of: IntArray, raw_values: FloatArray) -> IntArray:
-        """Counts of each group's values for its next look."""
-        layout, common = self.layout, self.common
-        exact_counts = []
-        for group in range(self.groups):
-            raw_own = raw_values
-            if self.groups > 1:
-                raw_own = raw_values[self.group_of[key_of] == group]
-            centre = common.looks[group][0].centre
-            exact_counts.append(
-                layout.threshold.count(counted(layout, raw_own), layout.bounds, centre)
+    def _count(self, exact_counts: IntArray, key_of: IntArray, raw_values: FloatArray) -> None:
+        """Add values to the counts of their groups' next looks.  **Privacy.** Touches raw data."""
+        layout, centres = self.layout, self.common.centres
+        for group, raw_own in self._by_group(key_of, raw_values):
+            exact_counts[group] += layout.threshold.count(
+                counted(layout, raw_own), layout.bounds, centres[group]
             )
-        return np.array(exact_counts)
+
+    def _by_group(
+        self, key_of: IntArray, raw_values: FloatArray
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """For each group that occurs, its number and values, in order."""
+        if self.groups == 1:
+            yield 0, raw_values
+            return
+        group_of = self.group_of[key_of]
+        order = np.argsort(group_of, kind="stable")
+        group_of, raw_values = group_of[order], raw_values[order]
+        starts = np.flatnonzero(np.diff(group_of, prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(key_of)], strict=True):
+            yield int(group_of[start]), raw_values[start:end]
+
+    def _no_counts(self, segment: Segment) -> IntArray | None:
+        """Counts for the look at the end of a segment, if there is one."""
+        if segment.look is None:
+            return None
+        layout = self.layout
+        size = len(layout.threshold.count(np.empty(0), layout.bounds, self.common.centres[0]))
+        return np.zeros((self.groups, size), np.int64)
 
     # --- closing ticks ---------------------------------------------------------------------------
 
@@ -376,6 +410,8 @@ class Fleet(Whole):
             closed = close_tick(layout, page, exact_leaves, noise, table, common.found)
             self.closed.setdefault(number, []).append(closed)
         common.secret = common.secret.ratchet()
+        if common.t == segment.last and common.t < layout.length:
+            self._part_ways(layout.segment_at(common.t + 1))
         return table.releases()
 
     def _secret_of(self, page: Page) -> Secret:
@@ -398,6 +434,7 @@ class Fleet(Whole):
             look = first_look(layout, secret, counted(layout, raw_own))
             common.looks.append(())
             common.ranges.append(())
+            common.centres.append(look.centre)
             rate = look.observations / layout.lag / int(self._in_group[group])
             found.append(self._judge(group, look, layout.lag, rate))
         common.found.append(Found(*np.array(found).T))
@@ -432,8 +469,8 @@ class Fleet(Whole):
         """Leave the key of the warm-up behind."""
         layout, common = self.layout, self.common
         common.secret = common.secret.ratchet()
-        if layout.segments and layout.segments[0].look is not None:
-            common.exact_counts = self._counts(np.empty(0, np.int64), np.empty(0))
+        if layout.segments:
+            common.exact_counts = self._no_counts(layout.segments[0])
 
     def _learn_again(self, segment: Segment) -> None:
         """At the end of a segment, look at the counts of each group and learn its range again.
@@ -445,19 +482,58 @@ class Fleet(Whole):
             common.found.append(common.found[-1])
             return
         assert common.exact_counts is not None
-        found = []
+        found, threshold = [], layout.threshold
         for group, exact_counts in enumerate(common.exact_counts):
+            if not self._in_group[group]:  # all its keys have left it
+                found.append(tuple(each[group] for each in common.found[-1]))
+                continue
             secret = common.secret.derive("group", group)
             draws = look_noise(noise, secret, common.t, len(exact_counts))
-            look = later_look(noise, exact_counts, draws, common.looks[group][0].centre)
-            look = replace(look, observations=layout.threshold.observed(look.noisy))
+            look = later_look(noise, exact_counts, draws, common.centres[group])
+            look = replace(look, observations=threshold.observed(look.noisy))
             ticks = segment.last - segment.first + 1
             rate = look.observations / ticks / int(self._in_group[group])
             found.append(self._judge(group, look, common.t, rate))
+            if look.centre is not None and look.centre == self._centre_of_parent(group):
+                # Its own level is known from now on, and is what later looks count around.
+                common.centres[group] = threshold.centre_of(layout.bounds, look)
+                common.looks[group] = ()
         common.found.append(Found(*np.array(found).T))
-        common.exact_counts = None
-        if common.t < layout.length and layout.segment_at(common.t + 1).look is not None:
-            common.exact_counts = self._counts(np.empty(0, np.int64), np.empty(0))
+
+    def _centre_of_parent(self, group: int) -> float | None:
+        """What a key that is a group of its own was counted around before; None for others."""
+        declared = len(self.tree.groups)
+        if group < declared:
+            return None
+        parent = int(self.tree.group_of[self.common.own[group - declared]])
+        return self.common.centres[parent]
+
+    def _part_ways(self, segment: Segment) -> None:
+        """Before a segment: keys with enough data for a look of their own become groups.
+
+        **Privacy.** Post-processing of released counts.  An observation is still in one look: in
+        that of its key instead of the one of its group.
+        """
+        common, layout = self.common, self.layout
+        room = MOST_OWN_RANGES - len(common.own)
+        enough = layout.enough_to_learn_alone(segment)
+        if enough is not None:
+            expected = np.concatenate([_expected(layout, page, segment) for page in self.pages])
+            able = (expected >= enough) & (self._in_group[self.group_of] > 1)
+            most = np.argsort(-expected, kind="stable")
+            new = np.sort(most[able[most]][:room])
+            parents = self.group_of[new].tolist()
+            common.own += new.tolist()
+            for parent in parents:
+                common.looks.append(())
+                common.ranges.append(common.ranges[parent])
+                common.centres.append(common.centres[parent])
+            if parents:
+                common.found = [each.with_more(parents) for each in common.found]
+                self._note_groups()
+                for page in self.pages:
+                    page.group = self.group_of[page.first : page.first + len(page)]
+        common.exact_counts = self._no_counts(segment)
 
     def _judge(self, group: int, look: Look, t: int, rate: float) -> tuple[float, ...]:
         """The next range of a group.  **Privacy.** Post-processing of released looks."""
@@ -516,6 +592,17 @@ class Fleet(Whole):
         ]
         (at,) = times_of(layout, np.array([page.t]), 0).tolist()
         return Release(self.tree.all_keys[index], page.t, at, rows)
+
+
+def _expected(layout: Layout, page: Page, segment: Segment) -> FloatArray:
+    """How many observations each key will have in a segment, by what was released."""
+    width = len(layout.statistic.names)
+    sure = page.latest["count"] - _DOUBT * page.latest["count_noise_std"]
+    ticks = float(layout.remembered(page.t - page.added_after))
+    expected = np.fmax.reduce(sure.reshape(-1, width), axis=1) * (
+        (segment.last - segment.first + 1) / ticks
+    )
+    return np.where(np.isnan(expected), -np.inf, expected)
 
 
 # --- one page ------------------------------------------------------------------------------------
@@ -848,7 +935,7 @@ class Table:
         rows = len(tree) * len(layout.statistic.names)
         #: Pages that wait for the others: totals and their parts are made consistent together.
         self._waiting: list[_Readings] = []
-        self._names = numbers_of(layout)
+        self._names = layout.numbers
         self._columns = {
             name: np.empty(rows)
             for name in (*self._names, *clipping_fields(layout, Range(0.0, 1.0), 0.0))

@@ -43,6 +43,11 @@ _FORGOTTEN: Final = 1e-9
 #: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
 #: changes what is released; a test pins releases of every mechanism under it.
 MECHANISM_VERSION: Final = 3
+#: Raised when a fleet releases something else: keys that learn alone, and when.
+_FLEET_VERSION: Final = 2
+#: A key of many learns its range alone from so many observations on, in deviations of the noise on
+#: one count: the values of most keys lie in some ten counts, which then stand out.
+_ENOUGH_TO_LEARN_ALONE: Final = 50.0
 #: A stream's secret moves on, one way, after this many leaves; they also fit the cache.
 RATCHET_EVERY: Final = 2**14
 #: The same for each of many keys; with more than some thousand of them fewer, since stored state
@@ -315,7 +320,7 @@ class Layout:
             if shared is None
             else [_identity(shared.threshold), shared.observations, str(shared.budget)],
             **({} if self.gate is None else {"gate": asdict(self.gate)}),
-            **({"fleet": True} if self.fleet else {}),
+            **({"fleet": _FLEET_VERSION} if self.fleet else {}),
             **(
                 {
                     "levels": [
@@ -375,6 +380,32 @@ class Layout:
             yield _cut(last, first, end)
             return
         yield from self._between(first, last.last)
+
+    # --- what a release has ----------------------------------------------------------------------
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Which numbers of the record the statistic has."""
+        nothing = (np.empty(0),) * self.leaf.readings
+        complete = np.empty(0, bool) if self.leaf.may_be_complete else None
+        margin = Margin if self.has_margins else None
+        none = lambda *_: np.empty(0)  # noqa: E731
+        totals = Totals(np.empty(0), nothing, none, Range(0.0, 1.0), complete, margin)
+        ends = ("noise_lower", "noise_upper") if self.sane else ()
+        return tuple(dict.fromkeys((*self.statistic.numbers(totals), *ends)))
+
+    def enough_to_learn_alone(self, segment: Segment) -> float | None:
+        """How many observations in a segment a key needs to learn its range by itself.
+
+        None where no key does: without a look, where keys share a range with their totals, and
+        where counts are not released, which would say so.
+        """
+        look = segment.look
+        if look is None or not self.fleet or self.levels or "count" not in self.numbers:
+            return None
+        unit = float(self.threshold.count_sensitivity("laplace", added=True))
+        std = look.scale * (2**0.5 if look.law == "laplace" else 1.0)
+        return _ENOUGH_TO_LEARN_ALONE * std / unit
 
     # --- public times ----------------------------------------------------------------------------
 

@@ -1048,7 +1048,7 @@ def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: in
         lambda part: Margin(*(each[part] for each in margin or ())),
         at,
     )
-    for name in numbers_of(layout):
+    for name in layout.numbers:
         releases.rows(name)
     return releases
 
@@ -1088,7 +1088,7 @@ def _table(
     numbers = _Numbers(
         layout, t, part.sums, part.covariance, clipping, part.complete, margin, part.floor
     )
-    columns: dict[str, Column] = dict.fromkeys(numbers_of(layout), numbers)
+    columns: dict[str, Column] = dict.fromkeys(layout.numbers, numbers)
     for name, column in clipping_fields(layout, clipping, clipped_share).items():
         if name in columns:
             continue
@@ -1184,21 +1184,6 @@ class _Numbers:
         )
 
 
-def numbers_of(layout: Layout) -> tuple[str, ...]:
-    """Which numbers of the record a statistic has."""
-    known: tuple[str, ...] | None = layout.__dict__.get("_numbers")
-    if known is None:
-        nothing = (np.empty(0),) * layout.leaf.readings
-        complete = np.empty(0, bool) if layout.leaf.may_be_complete else None
-        margin = Margin if layout.has_margins else None
-        none = lambda *_: np.empty(0)  # noqa: E731
-        totals = Totals(np.empty(0), nothing, none, Range(0.0, 1.0), complete, margin)
-        numbers = tuple(layout.statistic.numbers(totals))
-        ends = ("noise_lower", "noise_upper") if layout.sane else ()
-        known = layout.__dict__["_numbers"] = tuple(dict.fromkeys((*numbers, *ends)))
-    return known
-
-
 def values_of(
     layout: Layout,
     t: IntArray,
@@ -1215,7 +1200,7 @@ def values_of(
 
     numbers = _Numbers(layout, t, sums, lambda _: covariance, clipping, complete, margin)
     whole = slice(0, len(t) * len(layout.statistic.names))
-    return {name: numbers(name, whole) for name in numbers_of(layout)}
+    return {name: numbers(name, whole) for name in layout.numbers}
 
 
 def release_rows(

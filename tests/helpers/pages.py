@@ -99,8 +99,15 @@ class Page:
     def _python(self, block: Block) -> None:
         # Empty lines in front make a traceback point at the line in the page.
         code = compile("\n" * (block.line - 1) + block.code, str(block.page), "exec")
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(code, self.namespace)
+        self.printed = printed.getvalue()
+
+    def compare(self, block: Block) -> None:
+        """A block of text that stands behind one of Python says what that prints, if it does."""
+        assert not self.printed or matches(block.code, self.printed), (
+            f"{block}: Python printed\n{self.printed}\nwhere the page says\n{block.code}"
+        )
 
     def _bash(self, block: Block) -> None:
         done = self._shell(block.code)

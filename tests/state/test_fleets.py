@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import test_crowd as crowds
-from tests.test_fleet import STATISTICS, arrivals, columns, make, run
+from tests.test_fleet import BUSY, STATISTICS, arrivals, busy, columns, make, run
 
 import rillet
 import rillet.layout
@@ -47,7 +47,20 @@ def _blocks(data: Any, cuts: Any) -> list[tuple[Any, ...]]:
 def test_after_kills_and_restarts_as_without(tmp_path: Path, statistic: str, delta: float) -> None:
     shared = statistic != "count"
     plan = make(statistic=STATISTICS[statistic], delta=delta, shared_threshold=shared)
-    data, rng = arrivals(seed=8), np.random.default_rng(3)
+    _compare_with_kills(tmp_path, plan, arrivals(seed=8), bool(delta))
+
+
+@pytest.mark.parametrize("statistic", ["mean", "window"])
+def test_keys_that_learn_alone_after_kills_as_without(tmp_path: Path, statistic: str) -> None:
+    plan = make(**BUSY, statistic=STATISTICS[statistic])
+    streams = _compare_with_kills(tmp_path, plan, busy(), True)
+    assert streams.store.fleet.common.own == [2, 5]
+
+
+def _compare_with_kills(
+    tmp_path: Path, plan: rillet.Plan, data: Any, gaussian: bool
+) -> rillet.Streams:
+    rng = np.random.default_rng(3)
     secret = rillet.Secret.for_tests(12)
     expected = run(plan.open_many(secret=secret), data)
     streams = plan.open_folder(tmp_path / "state", secret=secret)
@@ -69,11 +82,12 @@ def test_after_kills_and_restarts_as_without(tmp_path: Path, statistic: str, del
         if rng.random() < 0.5:
             streams.store.acknowledge(streams.store.progress.batch, {"sink": None})
         written_whole += streams.store.has(("page", 0))
-    assert written_whole or delta
+    assert written_whole or gaussian
     assert list(delivered) == list(range(1, len(delivered) + 1))
     assert columns(rillet.Releases.join(list(delivered.values()))) == columns(expected)
     assert streams.latest("k3") == expected.latest()["k3",]
     streams.close()
+    return streams
 
 
 def test_sequence_numbers_come_back(tmp_path: Path) -> None:

@@ -336,6 +336,8 @@ class Job:
                     watch(self.summary)
                 if block is not None:
                     reader.ask()
+                else:
+                    self._store.settle()
         except Ended:
             pass
         finally:
@@ -500,6 +502,7 @@ class Job:
             courier.end()
         if not any(courier.failure for courier in self._couriers.values()):
             self._acknowledge()
+        self._store.settle()
 
     def _raise_failure(self) -> None:
         for courier in self._couriers.values():

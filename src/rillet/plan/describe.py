@@ -125,6 +125,7 @@ def _course(layout: Layout) -> Iterator[str]:
                 f"({budget}); the first release comes after them, at "
                 f"{show_moment(clock.end_of(layout.first_release))}."
             )
+            yield from _alone(layout)
     elif layout.statistic.clips:
         assert layout.declared_range is not None
         yield f"Values are clipped at {layout.declared_range.upper:g}, declared."
@@ -145,6 +146,18 @@ def _course(layout: Layout) -> Iterator[str]:
         f"from {show_moment(clock.end_of(lag + 1))} {last}, whether anything came or not, "
         f"{through}."
     )
+
+
+def _alone(layout: Layout) -> Iterator[str]:
+    """From when on a key of many has a range of its own."""
+    needed = [(one, layout.enough_to_learn_alone(one)) for one in layout.segments]
+    enough = [many / (one.last - one.first + 1) for one, many in needed if many is not None]
+    if layout.keys > layout.groups and enough:
+        yield (
+            f"A key with more than about {min(enough):,.3g} observations in a tick, by its "
+            "released counts, learns its range alone from then on. That costs nothing: they are in "
+            "a look of its own instead of the one that keys share."
+        )
 
 
 def _memory(layout: Layout) -> Iterator[str]:

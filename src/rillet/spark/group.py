@@ -36,6 +36,7 @@ from rillet.state.fleets import (
     decode_common,
     decode_page,
     encode_common,
+    encode_learned,
     encode_page,
     pack,
     unpack,
@@ -44,7 +45,7 @@ from rillet.step import without_key
 from rillet.streams import Streams, rows_of_keys
 
 #: Raised with every change of what is sealed here.
-VERSION: Final = 1
+VERSION: Final = 2
 #: Fewest keys of a group whose keys are stepped together, and of one whose keys are not; so many
 #: groups there are at least, if there are keys enough.
 _TOGETHER, _ALONE, _GROUPS = 256, 16, 16
@@ -310,6 +311,7 @@ class Group:
         fleet, crowd = store.fleet, store.crowd
         if fleet is not None:
             yield "common", encode_common(fleet.common)
+            yield "learned", encode_learned(fleet.common)
             for page in fleet.pages:
                 page.latest = {}  # nobody asks for it again here
                 sequence = fleet.sequence[page.first : page.first + len(page)]
@@ -348,7 +350,7 @@ class Group:
         kept = {}
         layout = opened.plan.layout
         if store.fleet is not None:
-            fleet, common = store.fleet, decode_common(read("common"))
+            fleet, common = store.fleet, decode_common(read("common"), read("learned"))
             fleet.common = common
             for number, page in enumerate(fleet.pages):
                 own = slice(page.first, page.first + len(page))

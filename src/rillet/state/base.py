@@ -135,6 +135,10 @@ class Store(Protocol):
         """Note that these sinks, which are all there are, have everything up to ``batch``."""
         ...
 
+    def settle(self) -> None:
+        """Let nothing that was noted wait for the next commit."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -201,6 +205,9 @@ class MemoryStore:
 
     def acknowledge(self, batch: int, positions: Mapping[str, Any]) -> None:
         """Nothing to note."""
+
+    def settle(self) -> None:
+        """Nothing waits."""
 
     def close(self) -> None:
         """Nothing to close."""

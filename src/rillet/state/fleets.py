@@ -41,6 +41,8 @@ from rillet.statistic import Range
 from rillet.threshold import Look
 
 COMMON: Final[Address] = ("common", 0)
+#: What all keys have learned, which changes at the ends of segments.
+LEARNED: Final[Address] = ("common", 1)
 #: What happened is kept up to as much as the pages take, and this many bytes.
 _FEWEST_CHANGES: Final = 2**20
 
@@ -81,13 +83,21 @@ def unpack(content: bytes) -> Any:
 
 
 def encode_common(common: Common) -> bytes:
-    """Everything but the values of the warm-up."""
+    """Everything but the values of the warm-up, and :func:`encode_learned`."""
     return pack(
         {
             "secret": common.secret.to_bytes().decode("ascii"),
             "t": common.t,
             "raw_held": common.raw_held,
             "exact_counts": common.exact_counts,
+        }
+    )
+
+
+def encode_learned(common: Common) -> bytes:
+    """What was learned: released, or public."""
+    return pack(
+        {
             "looks": [
                 [
                     [one.observations, one.noisy, one.scale, one.law, one.centre, one.point]
@@ -97,13 +107,15 @@ def encode_common(common: Common) -> bytes:
             ],
             "ranges": [[[one.lower, one.upper] for one in own] for own in common.ranges],
             "found": [list(found) for found in common.found],
+            "centres": common.centres,
+            "own": common.own,
         }
     )
 
 
-def decode_common(content: bytes) -> Common:
-    """What :func:`encode_common` wrote."""
-    fields = unpack(content)
+def decode_common(content: bytes, learned: bytes) -> Common:
+    """What :func:`encode_common` and :func:`encode_learned` wrote."""
+    fields = {**unpack(content), **unpack(learned)}
     held = fields["raw_held"]
     return Common(
         Secret.from_bytes(fields["secret"].encode("ascii")),
@@ -114,6 +126,8 @@ def decode_common(content: bytes) -> Common:
         [tuple(Look(*one) for one in looks) for looks in fields["looks"]],
         [tuple(Range(*one) for one in own) for own in fields["ranges"]],
         [Found(*found) for found in fields["found"]],
+        fields["centres"],
+        fields["own"],
     )
 
 
@@ -199,12 +213,12 @@ class KeptFleet:
     """
 
     def __init__(self, layout: Layout, tree: Tree, rows: Rows, undelivered: range) -> None:
-        common = decode_common(rows.read_row(COMMON))
+        common = decode_common(rows.read_row(COMMON), rows.read_row(LEARNED))
         for raw_part in rows.read_learning(POOL):
             half = len(raw_part) // 2
             key_of, raw_values = np.frombuffer(raw_part[:half], np.int64), raw_part[half:]
             common.raw_buffer.append((key_of, np.frombuffer(raw_values)))
-        self.fleet = Fleet(layout, tree, common, [])
+        self.fleet, self._segments_learned = Fleet(layout, tree, common, []), len(common.found)
         #: Parts of the warm-up's buffer that are on disk.
         self._buffered = len(common.raw_buffer)
         #: Bytes of what happened to each page since it was written, by its number.
@@ -241,6 +255,7 @@ class KeptFleet:
             return page_at_beginning(fleet.layout, keys.start, fleet.group_of[keys], found)
         content = rows.read_row(("page", number))
         page, fleet.sequence[keys] = decode_page(fleet.layout, content, found)
+        page.group = fleet.group_of[keys]  # as it is now: it had the ranges of its former group
         return page
 
     def amend(self, layout: Layout, tree: Tree, name: str) -> None:
@@ -286,7 +301,7 @@ class KeptFleet:
             gone += [("change", page, one) for page, own in self._changes.items() for one in own]
 
         def written_over() -> None:
-            self._buffered = len(parts)
+            self._buffered, self._segments_learned = len(parts), len(fleet.common.found)
             if whole:
                 self._changes, self._waiting = {}, {}
                 return
@@ -299,6 +314,8 @@ class KeptFleet:
             for part in range(buffered, len(parts))
         )
         common = [(COMMON, encode_common(fleet.common))]
+        if len(fleet.common.found) > self._segments_learned:
+            common.append((LEARNED, encode_learned(fleet.common)))
         if whole:
             return chain(common, learned, self._all_rows()), gone
         return chain(

@@ -57,7 +57,7 @@ BACKUP: Final = 0x726C6C62
 #: Where it is in the file.
 APPLICATION_OFFSET: Final = 68
 #: ``PRAGMA user_version``: raised with every change of the schema or of what is sealed in it.
-VERSION: Final = 9
+VERSION: Final = 10
 #: Seconds after which the write-ahead log is cut, with earlier states in it.
 _LOG_SECONDS: Final = 10.0
 #: Bytes of the sealed progress, whatever it says: numbers of 19 digits leave a quarter of them.
@@ -84,7 +84,7 @@ CREATE TABLE learning (
 CREATE TABLE outbox (batch INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE sinks (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
 CREATE TABLE gate (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
-CREATE TABLE common (only INTEGER PRIMARY KEY CHECK (only = 0), sealed BLOB NOT NULL);
+CREATE TABLE common (part INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE pages (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL);
 CREATE TABLE changes (
     page INTEGER NOT NULL, number INTEGER NOT NULL, sealed BLOB NOT NULL, UNIQUE (page, number)
@@ -99,7 +99,7 @@ _TABLES: Final = {
     "outbox": ("outbox", ("batch",)),
     "sinks": ("sinks", ("only",)),
     "gate": ("gate", ("number",)),
-    "common": ("common", ("only",)),
+    "common": ("common", ("part",)),
     "page": ("pages", ("number",)),
     "change": ("changes", ("page", "number")),
     "amendment": ("amendments", ("number",)),
@@ -182,6 +182,8 @@ class SqliteStore:
         self.gate: Gate | None = None
         self._kept_fleet: fleets.KeptFleet | None = None
         self._kept_crowd: fleets.KeptCrowd | None = None
+        #: What sinks have, and rows that are not needed since: written with the next commit.
+        self._delivered: tuple[dict[str, tuple[int, Any]], tuple[Address, ...]] | None = None
         #: Bytes in each row of the gate.
         self._gate_rows: dict[Address, int] = {}
         with self._guarded("read"):
@@ -216,6 +218,7 @@ class SqliteStore:
                 yield _GATE_KEY, gate.key
             if fleet is not None:
                 yield fleets.COMMON, fleets.encode_common(fleet.common)
+                yield fleets.LEARNED, fleets.encode_learned(fleet.common)
                 return
             for index, own in enumerate(secrets):
                 yield ("stream", index), _stream_content(own, -1, b"")
@@ -269,6 +272,7 @@ class SqliteStore:
         if self._closed:
             return
         try:
+            self.settle()
             self.cut_log()
         finally:
             self._closed = True
@@ -411,6 +415,8 @@ class SqliteStore:
 
     def sinks(self) -> dict[str, tuple[int, Any]]:
         """For each sink the last batch that it has, and its position."""
+        if self._delivered is not None:
+            return self._delivered[0]
         sinks = json.loads(self._read(_SINKS))
         return {name: (batch, position) for name, (batch, position) in sinks.items()}
 
@@ -627,7 +633,10 @@ class SqliteStore:
         pool: Pool | None,
     ) -> None:
         """Seal and write these rows, delete others, and move progress on: all or nothing."""
-        gone = tuple(gone)
+        gone, delivered = tuple(gone), self._delivered
+        if delivered is not None:
+            rows = chain(rows, [(_SINKS, json.dumps(delivered[0]).encode())])
+            gone += delivered[1]
         shares: dict[Address, int] = {}
         sealed: dict[str, list[tuple[str | int | bytes, ...]]] = {kind: [] for kind in _TABLES}
         with self._transaction():
@@ -646,6 +655,7 @@ class SqliteStore:
             log.debug("committing")
         # From here on nothing can fail: memory follows the disk.
         self._binding.take_over(shares, gone, bound)
+        self._delivered = None
         self.progress, self.pool, self.commits = progress, pool, self.commits + 1
 
     def _put(self, sealed: dict[str, list[tuple[str | int | bytes, ...]]]) -> None:
@@ -670,15 +680,24 @@ class SqliteStore:
         self._write((), (), self.progress, self.pool)
 
     def acknowledge(self, batch: int, positions: Mapping[str, Any]) -> None:
-        """Note that these sinks, which are all there are, have everything up to ``batch``."""
+        """Note that these sinks, which are all there are, have everything up to ``batch``.
+
+        It goes to the disk with the next commit, or with :meth:`settle`: after a crash before that,
+        sinks are given again what they have, as after one before this call.
+        """
         sinks = {**self.sinks(), **{name: (batch, at) for name, at in positions.items()}}
         with self._guarded("read"):
             done = self._connection.execute("SELECT batch FROM outbox WHERE batch <= ?", (batch,))
-            gone = [("outbox", number) for (number,) in done]
+            gone = tuple(("outbox", number) for (number,) in done)
         # Public, but sealed: a damaged position would lose releases, or deliver them twice.
-        self._write([(_SINKS, json.dumps(sinks).encode())], gone, self.progress, self.pool)
+        self._delivered = sinks, gone
         if self._kept_fleet is not None:
             self._kept_fleet.acknowledge(batch)
+
+    def settle(self) -> None:
+        """Bring to the disk what was acknowledged."""
+        if self._delivered is not None:
+            self._write((), (), self.progress, self.pool)
 
     def rotate_key(self, new: Secret) -> None:
         """Seal everything under another key."""
