@@ -130,6 +130,18 @@ PLANS = {
     "keys that share a range": lambda: plan(
         lag=90, length=300, keys=["a", "b", 3], shared_threshold=True
     ),
+    "crowd": lambda: plan(lag=0, length=300, keys=list(range(300)), missing="skip"),
+    "fleet": lambda: by_clock(keys=["a", "b", 3], lag=0),
+    "fleet, shared": lambda: by_clock(keys=["a", "b", 3], shared_threshold=True),
+    "fleet, alone": lambda: by_clock(
+        keys=["a", "b", 3], shared_threshold=True, epsilon=100.0, statistic=Mean(window="24h")
+    ),
+    "fleet, groups": lambda: by_clock(
+        keys=[("a", 1), ("a", 2), ("b", 1)], shared_threshold=True, groups=1, statistic=Sum()
+    ),
+    "fleet, totals": lambda: by_clock(
+        keys=[("a", 1), ("a", 2), ("b", 1)], shared_threshold=True, levels="all,region"
+    ),
 }
 
 
@@ -190,6 +202,12 @@ def test_every_mechanism_is_pinned():
     for by_clock in (False, True):
         statistics = {one.statistic.name for one in layouts if (one.clock is not None) == by_clock}
         assert statistics == {*STATISTICS.own, "list"}
+    assert sum(layout.crowd for layout in layouts) == 1
+    assert {(layout.groups > 1, bool(layout.levels)) for layout in layouts if layout.fleet} == {
+        (False, False),
+        (False, True),
+        (True, False),
+    }
 
 
 @pytest.mark.parametrize("part", ["statistic", "threshold", "strategy"])

@@ -598,7 +598,8 @@ def _expected(layout: Layout, page: Page, segment: Segment) -> FloatArray:
     """How many observations each key will have in a segment, by what was released."""
     width = len(layout.statistic.names)
     sure = page.latest["count"] - _DOUBT * page.latest["count_noise_std"]
-    ticks = float(layout.remembered(page.t - page.added_after))
+    after = max(layout.lag, page.added_after) if page.added_after else None
+    ticks = float(layout.remembered(page.t, after))
     expected = np.fmax.reduce(sure.reshape(-1, width), axis=1) * (
         (segment.last - segment.first + 1) / ticks
     )

@@ -211,7 +211,7 @@ def contents(folder: Path) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
             ("learning", "learning", "key_index, part,"),
             ("outbox", "outbox", "batch,"),
             ("sinks", "sinks", "only,"),
-            ("common", "common", "only,"),
+            ("common", "common", "part,"),
             ("pages", "page", "number,"),
             ("changes", "change", "page, number,"),
         ):
