@@ -247,6 +247,7 @@ def test_ticks_go_on_while_the_broker_is_away(tmp_path):
         address = f"{server.host}:{server.port}"
         source = f"kind = 'mqtt'\naddress = '{address}'\ntopic = 'm/{{meter}}'\n"
         source += "client_id = 'away'\nfield = 'kwh'\nsequence = 'number'\nwait = 0.05\n"
+        subscribe(address, "m/+", "away")  # what comes before that is nobody's
         job = LiveJob(tmp_path / "job", source, seconds=9)
         leg = job.leg()
         assert leg.wait_until_opened(), leg.tail()

@@ -79,6 +79,12 @@ def quick(tmp_path_factory) -> tuple[dict[str, Any], Path, str]:
     return json.loads(done.stdout), away / "report", done.stderr
 
 
+def test_one_process_runs_all_of_these(request):
+    """What takes minutes to make would else be made again by each process that runs tests."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    assert alone or request.node.nodeid.endswith("@reproduce")
+
+
 # --- The stored numbers ------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def some_group() -> grp.struct_group:
 
 def published(live: Path) -> list[Path]:
     """What a run writes for readers."""
-    names = ["releases.db*", "releases/*", "about.json", "progress.json"]
+    names = ["releases.db*", "releases/*.parquet", "about.json", "progress.json"]
     return [path for name in names for path in live.glob(name)]
 
 
