@@ -6,6 +6,7 @@ operations in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
 from operator import add
 from typing import Final
@@ -68,14 +69,17 @@ class ScalarRun:
         self._exact_partial = state.exact_partial
         self._raw_counted: list[float] | None = None if state.exact_counts is None else []
         self._nothing = (0,) * leaf.width
-        self._decode = self._decode_columns
-        if leaf.width == len(self._units) == 1:
-            self._decode = self._decode_column
+        self._missing_value = layout.missing_value
+        self.absorb = self._absorb
+        one = leaf.contributor_of_one(grid_of(state))
+        asked = self._missing_value, self._complete, self._raw_counted
+        if one is not None and layout.every == 1 and asked == (None, None, None):
+            self.absorb = self._absorb_alone
+            self._contribute_one = one
             self._step, self._column_draws = self._steppers[0].step, self._draws[0]
             self._prefix, self._sum = anchor.prefixes[0], anchor.sums[0]
             self._unit = self._units[0][0]
             self._offset = self._offsets[0] if self._offsets else 0.0
-        self._missing_value = layout.missing_value
         self._t = state.t
         self._done = 0
         self.room = min(count * layout.every - self._in_leaf, _last_scalar(layout, state) - state.t)
@@ -101,7 +105,7 @@ class ScalarRun:
         """Observations absorbed in this run."""
         return self._t - self._begun.t
 
-    def absorb(self, raw_value: float, at_nanoseconds: int) -> Release | None:
+    def _absorb(self, raw_value: float, at_nanoseconds: int) -> Release | None:
         """One observation.  **Privacy.** Touches raw data; see :func:`rillet.step.step`."""
         if self._missing_value is not None and isnan(raw_value):
             raw_value = self._missing_value
@@ -129,7 +133,7 @@ class ScalarRun:
         self._done = done + 1
         return release
 
-    def _decode_columns(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
+    def _decode(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
         """Encode a leaf, add its noise, decode and read."""
         prefixes = [
             stepper.step(units, draws[done])
@@ -139,18 +143,24 @@ class ScalarRun:
         add_back(self._layout, self._anchor, t, sums)
         return sums
 
-    def _decode_column(self, exact_units: tuple[int, ...], done: int, t: int) -> list[float]:
-        """The same for one column with one reading: the same operations in the same order."""
-        prefix = self._step(exact_units[0], self._column_draws[done])
+    def _absorb_alone(self, raw_value: float, at_nanoseconds: int) -> Release | None:
+        """The same where each observation is a leaf of one column, in the same order."""
+        self._t = t = self._t + 1
+        self.room -= 1
+        done = self._done
+        self._done = done + 1
+        prefix = self._step(self._contribute_one(raw_value), self._column_draws[done])
         total = (prefix - self._prefix) * self._unit + self._sum
         if self._offset:
             total += self._offset * (t - self._anchor.after)
         if self._corrects:
             anchor = self._anchor
             total += anchor.removed + anchor.removed_each * (t - anchor.after)
-        return [total]
+        rows = self._rows, t, (total,), done, None
+        self.latest = release = _Now(self._key, t, at_nanoseconds, rows)
+        return release
 
-    def _rows(self, t: int, sums: list[float], done: int, complete: bool | None) -> Rows:
+    def _rows(self, t: int, sums: Sequence[float], done: int, complete: bool | None) -> Rows:
         def covariance(one: int, other: int) -> float:
             known = self._known.get((one, other))
             if known is None:

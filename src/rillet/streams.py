@@ -627,11 +627,11 @@ class Stream(_Single):
         the clock ``at`` is its time (now, if none is given) and nothing is returned; ``person`` is
         as in :meth:`Streams.update`.
         """
-        if self._layout.clock is not None or at is not None or person is not ...:
-            return self._streams.update(value, key=self.key, at=at, person=person)
         with self._lock:
             scalar = self._scalar
-            if scalar is None or not scalar.room:
+            if scalar is None or not scalar.room or at is not None or person is not ...:
+                if self._layout.clock is not None or at is not None or person is not ...:
+                    return self._streams.update(value, key=self.key, at=at, person=person)
                 if not self._quick or self._streams.waiting:
                     return self._streams.update(value, key=self.key)
                 scalar = self._next_scalar()

@@ -232,6 +232,10 @@ class Leaf(ABC):
 
         return of_one
 
+    def contributor_of_one(self, lattice: Lattice) -> Callable[[float], int] | None:
+        """The same as a number, where one column is the one reading; None elsewhere."""
+        return None
+
     @abstractmethod
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
         """How far one unit can move a leaf on a lattice of so many steps.

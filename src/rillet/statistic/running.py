@@ -63,6 +63,9 @@ class _Values(Leaf):
         quantise_one = lattice.quantise_one
         return lambda raw_value: (quantise_one(raw_value),)
 
+    def contributor_of_one(self, lattice: Lattice) -> Callable[[float], int]:
+        return lattice.quantise_one
+
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
         return ((steps,),)
 
