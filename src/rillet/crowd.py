@@ -19,7 +19,7 @@ from rillet.fleet import Whole, rows_of_state
 from rillet.gather.grid import Grid
 from rillet.layout import Layout, Worth
 from rillet.noise import FloatArray, IntArray, Secret
-from rillet.release import NUMBERS, Key, Release, Releases, Rows
+from rillet.release import Key, Release, Releases
 from rillet.statistic import Range, Units
 from rillet.step import (
     EXPLAINED,
@@ -31,6 +31,7 @@ from rillet.step import (
     no_releases,
     ranges,
     read,
+    rows_again,
     stream_ended,
     values_of,
 )
@@ -337,15 +338,7 @@ class Crowd(Whole):
         t = int(self._latest_t[index])
         if not t:
             return None
-        rows: Rows = [
-            {
-                **dict.fromkeys(NUMBERS, float("nan")),
-                "name": name,
-                **{number: float(one[index, place]) for number, one in self._latest.items()},
-                **layout.common,
-            }
-            for place, name in enumerate(layout.statistic.names)
-        ]
+        rows = rows_again(layout, {number: one[index] for number, one in self._latest.items()})
         return Release(self.keys[index], t, int(self._latest_at[index]), rows)
 
     def state(self, layout: Layout, index: int) -> StreamState:

@@ -28,7 +28,7 @@ from rillet.gather.grid import LARGEST_SUM, Grids
 from rillet.layout import COUNT_SHARES, Layout, Margins, Segment, Worth, nearest_share
 from rillet.levels import Added, Tree
 from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
-from rillet.release import NUMBERS, Release, Releases, Rows
+from rillet.release import Release, Releases
 from rillet.statistic import Leaf, Margin, Range, Units
 from rillet.step import (
     LOOKS_KEPT,
@@ -43,6 +43,7 @@ from rillet.step import (
     ranges,
     read,
     removed_by,
+    rows_again,
     times_of,
     values_of,
 )
@@ -576,20 +577,9 @@ class Fleet(Whole):
         page = self.pages[int(self._page_of(index))]
         if not page.latest:
             return None
-        layout, row, names = self.layout, index - page.first, self.layout.statistic.names
-        unknown = dict.fromkeys(NUMBERS, float("nan"))
-        rows: Rows = [
-            {
-                **unknown,
-                "name": name,
-                **{
-                    number: float(column[row * len(names) + place])
-                    for number, column in page.latest.items()
-                },
-                **layout.common,
-            }
-            for place, name in enumerate(names)
-        ]
+        layout, width = self.layout, len(self.layout.statistic.names)
+        own = slice((index - page.first) * width, (index - page.first + 1) * width)
+        rows = rows_again(layout, {number: one[own] for number, one in page.latest.items()})
         (at,) = times_of(layout, np.array([page.t]), 0).tolist()
         return Release(self.tree.all_keys[index], page.t, at, rows)
 

@@ -1232,6 +1232,19 @@ def release_rows(
     ]
 
 
+def rows_again(layout: Layout, numbers: Mapping[str, FloatArray]) -> Rows:
+    """The rows of one release from their numbers, each with an entry for each row."""
+    return [
+        {
+            **dict.fromkeys(NUMBERS, float("nan")),
+            "name": name,
+            **{number: float(own[row]) for number, own in numbers.items()},
+            **layout.common,
+        }
+        for row, name in enumerate(layout.statistic.names)
+    ]
+
+
 def times_of(layout: Layout, t: IntArray, at: int) -> IntArray:
     """When releases come: at the end of their ticks, or all of them now."""
     return constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
