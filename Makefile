@@ -12,6 +12,8 @@ BENCH  := .venv-bench
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH_STAMP := $(BENCH)/.installed
+MUTANTS := .venv-mutants
+MUTANTS_STAMP := $(MUTANTS)/.installed
 
 # pip's own remarks about itself do not help anybody who typed `make test`.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -20,7 +22,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CHART  := src/rillet/web/static/vendor
 CHART_STAMP := $(CHART)/.version
 
-.PHONY: help setup chart test long check lint format types contracts docs bench demo constraints clean
+.PHONY: help setup chart test long check lint format types contracts docs bench demo constraints clean \
+	mutants peers timing
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -56,6 +59,12 @@ $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt bench
 		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,parquet,spark,web]'
 	@touch $@
 
+# Only what makes changes at random; the tests run in $(VENV).
+$(MUTANTS_STAMP): scripts/mutants-requirements.txt
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python -m pip install --quiet --requirement scripts/mutants-requirements.txt
+	@touch $@
+
 # --- tests and checks ---------------------------------------------------------------------------
 
 test: $(STAMP) $(CHART_STAMP) ## run all tests but the long ones
@@ -89,6 +98,17 @@ docs: $(STAMP) ## build the documentation into site/, any warning is an error
 bench: $(BENCH_STAMP) ## time rillet beside others: one table, and JSON in benchmarks/results/
 	$(BENCH)/bin/python benchmarks/run.py --json benchmarks/results/latest.json
 
+peers: $(BENCH_STAMP) ## compare the law of releases with OpenDP and jax-privacy
+	$(BENCH)/bin/python benchmarks/peers.py
+
+timing: $(STAMP) ## whether time depends on values or on noise: a million calls of each kind
+	$(BIN)/python benchmarks/timing.py
+
+mutants: $(STAMP) $(MUTANTS_STAMP) ## 500 changes of the source, and which of them the tests notice; hours
+	$(MUTANTS)/bin/python scripts/mutants.py choose
+	$(BIN)/python scripts/mutants.py run
+	$(BIN)/python scripts/mutants.py report
+
 demo: $(STAMP) ## the main job on real data
 	$(BIN)/rillet demo
 	$(BIN)/rillet demo --clock
@@ -110,6 +130,6 @@ constraints: ## renew both files of pinned versions from clean environments
 	write benchmarks/constraints.txt "the benchmarks run"
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(BENCH) $(CHART) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(BENCH) $(MUTANTS) $(CHART) build dist site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache benchmarks/results
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,8 +31,8 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from functools import _lru_cache_wrapper as lru
+from pathlib import Path
 from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -47,7 +47,7 @@ PAGE = ROOT / "docs" / "mutants.md"
 REASONS = ROOT / "scripts" / "mutants.toml"
 
 ROOMS = ("noise", "gather", "strategy", "threshold", "statistic", "privacy")
-# Where tests of these rooms live; tests of jobs, sinks, sources and pages cost too much for each change.
+# Where tests of these rooms live; those of jobs, sinks, sources and pages cost too much for each.
 TESTS = (
     *(f"tests/{room}" for room in ROOMS),
     "tests/test_crowd.py",
@@ -107,21 +107,14 @@ def left_out(module: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]
             if node.name in ("__repr__", "__str__"):
                 stretches.append(node)
             stretches += [node.returns] if node.returns else []
-        elif isinstance(node, ast.arg) and node.annotation:
-            stretches.append(node.annotation)
-        elif isinstance(node, ast.AnnAssign):
+        elif (isinstance(node, ast.arg) and node.annotation) or isinstance(node, ast.AnnAssign):
             stretches.append(node.annotation)
         elif isinstance(node, ast.Raise | ast.Assert):
             stretches.append(node)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            stretches.append(node)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            stretches.append(node)
-        elif isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id[:1].isupper() and "Union" in ast.unparse(node)
-            for target in node.targets
-        ):
-            stretches.append(node)
+        elif isinstance(node, ast.If):
+            stretches += [node] if "TYPE_CHECKING" in ast.unparse(node.test) else []
+        elif isinstance(node, ast.Expr):
+            stretches += [node] if isinstance(node.value, ast.Constant) else []
     return [
         ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))  # type: ignore[attr-defined]
         for node in stretches
@@ -171,9 +164,7 @@ def all_changes(path: Path) -> Iterator[dict[str, Any]]:
         if made.arguments():
             continue
         operator = made()
-        places = [
-            place for node in nodes for place in operator.mutation_positions(node)
-        ]
+        places = [place for node in nodes for place in operator.mutation_positions(node)]
         for occurrence, (start, _) in enumerate(places):
             if any(first <= start <= last for first, last in stretches):
                 continue
@@ -190,8 +181,13 @@ def all_changes(path: Path) -> Iterator[dict[str, Any]]:
 
 def difference(before: str, after: str) -> tuple[int, str, str]:
     """Where two texts differ, and what stands there in each."""
-    first = len(os.path.commonprefix([before, after]))
-    rest = len(os.path.commonprefix([before[first:][::-1], after[first:][::-1]]))
+
+    def alike(one: str, other: str) -> int:
+        pairs = enumerate(zip(one, other, strict=False))
+        return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+    first = alike(before, after)
+    rest = alike(before[first:][::-1], after[first:][::-1])
     return first, before[first : len(before) - rest], after[first : len(after) - rest]
 
 
@@ -222,11 +218,21 @@ def choose(count: int, seed: int) -> None:
         begin = text.rfind("\n", 0, offset) + 1
         end = text.find("\n", offset + len(old))
         changed = (text[begin:offset] + new + text[offset + len(old) : end]).strip()
-        keep(CHOSEN, change | {
-            "number": made, "places": len(places),
-            "definition": name, "inside": inside, "offset": offset, "old": old, "new": new,
-            "was": line, "is": changed,
-        })
+        keep(
+            CHOSEN,
+            change
+            | {
+                "number": made,
+                "places": len(places),
+                "definition": name,
+                "inside": inside,
+                "offset": offset,
+                "old": old,
+                "new": new,
+                "was": line,
+                "is": changed,
+            },
+        )
         made += 1
         if made == count:
             break
@@ -436,7 +442,11 @@ def in_new_process(change: dict[str, Any], tests: list[str]) -> dict[str, Any]:
         command = [sys.executable, str(Path(__file__)), "one", *files]
         ended = subprocess.run(
             ["/bin/sh", "-c", f'ulimit -t {limit}; exec "$@"', "sh", *command],
-            capture_output=True, text=True, check=False, cwd=TREE, timeout=3600,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=TREE,
+            timeout=3600,
         )
     finally:
         shutil.copy(SOURCE / Path(change["path"]).relative_to("src"), path)
@@ -559,24 +569,26 @@ def report() -> None:
 
 HEAD = """# Mutants
 
-Would the tests notice a mistake? `make mutants` changes the source of noise, gathering, strategies, thresholds,
-statistics and charges at random places, one change at a time, made by the operators of
-[cosmic-ray](https://cosmic-ray.readthedocs.io) (arithmetic, comparisons, `not`, `and` and `or`, numbers by one,
-booleans, decorators, loops that do not run, `break`), and runs quick tests until one of them fails. This page is
-written by that command (`scripts/mutants.py`).
+Would the tests notice a mistake? `make mutants` changes the source of noise, gathering,
+strategies, thresholds, statistics and charges at random places, one change at a time, made by the
+operators of [cosmic-ray](https://cosmic-ray.readthedocs.io) (arithmetic, comparisons, `not`,
+`and` and `or`, numbers by one, booleans, decorators, loops that do not run, `break`), and runs
+quick tests until one of them fails. This page is written by that command (`scripts/mutants.py`).
 
-**How it is drawn.** {wanted} of {places} places, without repetition, all alike (seed {seed}), and at each one of the
-changes that are possible there. Not counted, and not drawn: annotations, docstrings, arguments of errors and
-assertions, how an object prints, what only the type checker reads; changes that leave the same program.
+**How it is drawn.** {wanted} of {places} places, without repetition, all alike (seed {seed}), and
+at each one of the changes that are possible there. Not counted, and not drawn: annotations,
+docstrings, arguments of errors and assertions, how an object prints, what only the type checker
+reads; changes that leave the same program.
 
-**How it is tried.** Each test was run once to see which functions it calls. For a change, those that call its
-function come first, the cheapest at the front, then others of its room, releases pinned by goldens last; tests over
-{longest:g} s are left out, and at most {most:g} s of tests are run (processor time). So a share here is less than what the whole
-suite notices. A change that makes tests fail, break, or run out of time is noticed.
+**How it is tried.** Each test was run once to see which functions it calls. For a change, those
+that call its function come first, the cheapest at the front, then others of its room, releases
+pinned by goldens last; tests over {longest:g} s are left out, and at most {most:g} s of tests are
+run (processor time). So a share here is less than what the whole suite notices. A change that
+makes tests fail, break, or run out of time is noticed.
 
-**Result.** {tried} changes were tried; {goldens} were noticed by pinned releases alone. {before} were not noticed at
-first; for those that matter tests were written, and they were tried again. The intervals are exact ones of the share of all such
-changes (Clopper and Pearson).
+**Result.** {tried} changes were tried; {goldens} were noticed by pinned releases alone. {before}
+were not noticed at first; for those that matter tests were written, and they were tried again.
+The intervals are exact ones of the share of all such changes (Clopper and Pearson).
 """
 
 

@@ -94,7 +94,9 @@ def lacks(text: str) -> list[str]:
     rows = dict(re.findall(r"^\| (L\d+) \| (.*) \|$", after, re.MULTILINE))
     missing += [f"a test of {line}" for line in lines if not TEST.search(rows.get(line, ""))]
     missing += [f"a line {line}" for line in rows if line not in lines]
-    missing += [f"{file}::{test}" for file, test in TEST.findall(text) if test not in functions_of(file)]
+    missing += [
+        f"{file}::{test}" for file, test in TEST.findall(text) if test not in functions_of(file)
+    ]
     return missing
 
 
