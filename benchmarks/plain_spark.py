@@ -1,16 +1,16 @@
 """The same job on Spark without privacy: running sums of groups of keys, in the same processor.
 
-Rows become one row for each group that occurs, a processor with state in RocksDB advances all keys
-of a group at once, and what it gives becomes records again. Sums take the place of streams, and
-nothing is sealed. By count there is a record for each observation, by the clock one for each key
-and tick.
+Rows become one row for each group that occurs, and a processor with state in RocksDB advances all
+keys of a group at once; groups are the same, and spread in the same way. Sums take the place of
+streams, and nothing is sealed. By count there is a record for each observation, by the clock one
+for each key and tick, with no more columns than a sum needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from rillet.source import DeclaredKeys
 from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
-from rillet.spark.processor import ON_THE_WAY, RELEASED, records
+from rillet.spark.group import labels_of
+from rillet.spark.processor import ON_THE_WAY
 from rillet.state.fleets import pack, unpack
 
-RECORD = "key STRING, t BIGINT, at TIMESTAMP, name STRING, value DOUBLE"
+SUMS = "key STRING, t BIGINT, at BIGINT, value DOUBLE"
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,14 @@ class Plain:
 
     keys: tuple[str, ...]
     size: int
+    partitions: int
     start: int = 0
     every: int = 0
+
+    @cached_property
+    def labels(self) -> list[int]:
+        """What Spark knows the groups by."""
+        return labels_of(-(-len(self.keys) // self.size), self.partitions)
 
 
 @lru_cache
@@ -61,7 +68,7 @@ def _packed(job: Plain) -> Any:
                 own = order_of[begin:end]
                 if len(own):
                     parts = [(key_of[own] - group * job.size).astype(np.int32), raw.raw_values[own]]
-                    groups.append(group)
+                    groups.append(job.labels[group])
                     contents.append(pack([*parts, number[own]]))
                 begin = end
             none = pa.nulls(len(groups), pa.int64())
@@ -88,7 +95,7 @@ class Sums(StatefulProcessor):
             reached = frame["until"].dropna()
             until = max(until, int(reached.max()) if len(reached) else -1)
         key_of, values, number = (np.concatenate(column) for column in zip(*parts, strict=True))
-        job, group = self._job, int(key[0])
+        job, group = self._job, self._job.labels.index(int(key[0]))
         own = job.keys[group * job.size : (group + 1) * job.size]
         sums, count = np.zeros(len(own)), np.zeros(len(own), np.int64)
         if (known := self._state.getValue(("sums",))) is not None:
@@ -97,14 +104,14 @@ class Sums(StatefulProcessor):
             found = _by_tick(job, own, sums, count, key_of, values, number, until)
         else:
             found = _each(own, sums, count, key_of, values, number)
-        yield pd.DataFrame({"records": [found]})
+        yield found
         self._state.updateValue(("sums",), (pack([sums, count]),))
 
     def close(self) -> None:
         pass
 
 
-def _each(own: Any, sums: Any, count: Any, key_of: Any, values: Any, number: Any) -> bytes:
+def _each(own: Any, sums: Any, count: Any, key_of: Any, values: Any, number: Any) -> pd.DataFrame:
     order = np.lexsort((number, key_of))
     key_of, values = key_of[order], values[order]
     lengths = np.bincount(key_of, minlength=len(own))
@@ -119,7 +126,7 @@ def _each(own: Any, sums: Any, count: Any, key_of: Any, values: Any, number: Any
 
 def _by_tick(
     job: Plain, own: Any, sums: Any, count: Any, key_of: Any, values: Any, at: Any, until: int
-) -> bytes:
+) -> pd.DataFrame:
     first, last = int(count[0]), (until - job.start) // job.every
     tick = (at - job.start) // job.every - first
     cells = np.bincount(tick * len(own) + key_of, values, (last - first) * len(own))
@@ -130,32 +137,25 @@ def _by_tick(
     return _table(own, keys, t, job.start + t * job.every, table.reshape(-1))
 
 
-def _table(own: Any, key_of: Any, t: Any, at: Any, value: Any) -> bytes:
-    table = pa.table(
-        {
-            "key": pa.array(own).take(pa.array(key_of)),
-            "t": t,
-            "at": pa.array(at, pa.timestamp("us", "UTC")),
-            "name": pa.repeat(pa.scalar("sum"), len(t)),
-            "value": value,
-        }
-    )
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = buffer.getvalue().to_pybytes()
-    return content
+def _table(own: Any, key_of: Any, t: Any, at: Any, value: Any) -> pd.DataFrame:
+    columns = {"key": _strings(own).take(pa.array(key_of)), "t": t, "at": at, "value": value}
+    arrays = {name: pd.arrays.ArrowExtensionArray(pa.array(own)) for name, own in columns.items()}
+    return pd.DataFrame(arrays, copy=False)
+
+
+@lru_cache(maxsize=64)
+def _strings(own: tuple[str, ...]) -> Any:
+    return pa.array(own)
 
 
 def running_sums(stream_df: DataFrame, job: Plain, clock: DataFrame | None) -> DataFrame:
     """A streaming data frame of running sums."""
     rows = stream_df.mapInArrow(_packed(job), ON_THE_WAY)
     if clock is not None:
-        groups = -(-len(job.keys) // job.size)
-        numbers = F.sequence(F.lit(0), F.lit(groups - 1))
-        every = F.explode(numbers).alias("group")
+        every = F.explode(F.lit(job.labels)).cast("int").alias("group")
         reached = F.unix_micros(F.col(clock.columns[0])).alias("until")
         nothing = F.lit(None).cast("binary").alias("raw")
         rows = rows.unionByName(clock.select(reached).select(every, nothing, "until"))
-    sums = rows.groupBy("group").transformWithStateInPandas(Sums(job), RELEASED, "Append", "None")
-    return sums.mapInArrow(records, RECORD)
+    sums = rows.groupBy("group").transformWithStateInPandas(Sums(job), SUMS, "Append", "None")
+    at = F.timestamp_micros("at").alias("at")
+    return sums.select("key", "t", at, F.lit("sum").alias("name"), "value")

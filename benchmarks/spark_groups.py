@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 import rillet
 from rillet.spark.group import (
+    PROGRESS,
     Columns,
     Group,
     Rows,
@@ -26,9 +28,11 @@ from rillet.spark.group import (
     check_of,
     usual_keys_in_group,
 )
-from rillet.spark.processor import _to_bytes
+from rillet.spark.processor import frame_of, sent
 
 START, MINUTE = 1_767_225_600_000_000, 60_000_000
+#: Of the state: two cores.
+PARTITIONS = 2
 PARTS = ("sealing rows", "opening state", "advancing", "to Arrow", "sealing state", "one process")
 
 
@@ -54,8 +58,10 @@ def in_order(releases: rillet.Releases) -> list[Any]:
     return [column[rows].tobytes() for column in shown]
 
 
-def measure(keys: int, each: int, batches: int, *, by_clock: bool, folder: Path) -> dict[str, Any]:
-    """So many keys with so many observations each."""
+def measure(
+    keys: int, each: int, batches: int, *, by_clock: bool, at_hand: bool, folder: Path
+) -> dict[str, Any]:
+    """So many keys with so many observations each; groups are at hand, or read in each batch."""
     options: dict[str, Any] = {"length": each}
     if by_clock:
         options = {"length": "180d", "every": "1m", "start": START / 1e6}
@@ -70,12 +76,14 @@ def measure(keys: int, each: int, batches: int, *, by_clock: bool, folder: Path)
     )
     secret = rillet.Secret.for_tests(3)
     path = folder / f"secret of {keys}"
-    secret.save(path)
+    if not path.exists():
+        secret.save(path)
     setup = Setup(
         *(plan.to_json(), Columns("v", ("k",)), str(path)),
-        *(check_of(plan, secret, "ab"), "ab", usual_keys_in_group(plan.layout)),
+        *(check_of(plan, secret, "ab"), "ab", usual_keys_in_group(plan.layout, PARTITIONS)),
     )
     opened, random, part = setup.open(), np.random.default_rng(1), each // batches
+    fields = sent(plan.layout)
     states: dict[int, dict[Any, Any]] = {group: {} for group in range(opened.groups)}
     streams, same, count, written, spent = plan.open_many(secret=secret), True, 0, 0, Spent()
     for batch in range(batches):
@@ -90,17 +98,22 @@ def measure(keys: int, each: int, batches: int, *, by_clock: bool, folder: Path)
         spent.on("sealing rows")
         found = []
         for number, state in states.items():
-            own = Group(opened, number, state)
+            own = opened.take(number, state.get(PROGRESS)) if at_hand else None
+            own = own or Group(opened, number, state)
             spent.on("opening state")
             until = START + (batch + 1) * part * MINUTE if by_clock else None
             releases = list(own.absorb(packed[number], until))
             spent.on("advancing")
             for one in releases:
-                _to_bytes(one)
+                frame_of(one, fields)
             spent.on("to Arrow")
             for name, content in own.changed():
-                state[name] = content
-                written += len(content)
+                if content is None:
+                    del state[name]
+                else:
+                    state[name] = content
+                    written += len(content)
+            opened.keep(number, own)
             spent.on("sealing state")
             found += [one for one in releases if len(one)]
         if by_clock:
@@ -116,6 +129,7 @@ def measure(keys: int, each: int, batches: int, *, by_clock: bool, folder: Path)
     on_workers = sum(spent.seconds.values()) - spent.seconds["one process"]
     return {
         "keys": keys,
+        "at hand": at_hand,
         "groups": opened.groups,
         "releases": count,
         "the same": same,
@@ -127,8 +141,11 @@ def measure(keys: int, each: int, batches: int, *, by_clock: bool, folder: Path)
     }
 
 
+SIZES = ((100_000, 10, 5, True), (100_000, 40, 20, True), (1_000, 1_000, 4, False))
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        for keys, each, batches, by_clock in ((100_000, 10, 5, True), (1_000, 1_000, 4, False)):
-            found = measure(keys, each, batches, by_clock=by_clock, folder=Path(name))
+        for (keys, each, batches, by_clock), at_hand in product(SIZES, (True, False)):
+            options: dict[str, Any] = {"by_clock": by_clock, "at_hand": at_hand}
+            found = measure(keys, each, batches, **options, folder=Path(name))
             print(json.dumps(found, ensure_ascii=False), flush=True)

@@ -722,8 +722,8 @@ class Releases:
                 columns[field.name] = self.rows(field.name)
         return pd.DataFrame(columns)
 
-    def to_arrow(self) -> pa.Table:
-        """One row for each record, with its names; unknown numbers are null."""
+    def to_arrow(self, names: Sequence[str] = ()) -> pa.Table:
+        """One row for each record, with its names, or only these; unknown numbers are null."""
         try:
             import pyarrow as pa
         except ImportError:
@@ -731,6 +731,8 @@ class Releases:
         width, rows = len(self.names), len(self) * len(self.names)
         columns: dict[str, Any] = {}
         for field in FIELDS:
+            if names and field.name not in names:
+                continue
             if field.kind == "key":
                 columns[field.name] = _shown_keys(self.keys).take(np.repeat(self.key_of, width))
             elif field.name == "name":
@@ -1025,22 +1027,26 @@ def _indices_in(known: tuple[Key, ...], keys: tuple[Key, ...]) -> IntArray:
     return np.array([indices[key] for key in keys], np.int64)
 
 
-#: The keys that were shown last, and how: a fleet's are the same at every tick.
-_last_shown: tuple[tuple[Key, ...], Any] = (), None
+#: Keys that were shown lately, and how, by the first of them and their number: a fleet's are the
+#: same at every tick, and so are those of each of several groups.
+_SHOWN: dict[tuple[Key, int], tuple[tuple[Key, ...], Any]] = {}
+_MOST_SHOWN: Final = 64
 
 
 def _shown_keys(keys: tuple[Key, ...]) -> pa.Array:
     """Keys as cells of an Arrow table: numbers if all of them are, else text."""
-    global _last_shown  # noqa: PLW0603 - one reference, replaced whole
     import pyarrow as pa
 
-    known, shown = _last_shown
+    name = keys[0] if keys else (), len(keys)
+    known, shown = _SHOWN.get(name, ((), None))
     if shown is None or (known is not keys and known != keys):
         cells = list(map(key_shown, keys))
         if not all(isinstance(cell, int) for cell in cells):
             cells = list(map(str, cells))
         shown = pa.array(cells)
-        _last_shown = keys, shown
+        if len(_SHOWN) >= _MOST_SHOWN:
+            _SHOWN.clear()
+        _SHOWN[name] = keys, shown
     return shown
 
 

@@ -1,6 +1,6 @@
-"""One Spark for all of them."""
+"""One Spark, and one cluster, for all of them."""
 
 from helpers.servers import database
-from helpers.spark import spark
+from helpers.spark import cluster, spark
 
-__all__ = ["database", "spark"]
+__all__ = ["cluster", "database", "spark"]

@@ -15,7 +15,17 @@ import rillet
 from helpers.spark import joined, saved, sorted_records
 from rillet.errors import StateError
 from rillet.release import Releases
-from rillet.spark.group import Columns, Group, Opened, Rows, Setup, by_group, check_of
+from rillet.spark.group import (
+    Columns,
+    Group,
+    Opened,
+    Rows,
+    Setup,
+    _hash,
+    by_group,
+    check_of,
+    labels_of,
+)
 
 SECRET = rillet.Secret.for_tests(7)
 IDENTITY = "0123"
@@ -75,8 +85,15 @@ def batches(plan: rillet.Plan, seed: int = 1) -> list[tuple[Rows, int | None]]:
     return found
 
 
-def absorbed(own: Opened, parts: dict[int, dict[str, bytes]], rows: Rows, until: Any) -> Any:
-    """One batch, through groups that are read and written each time."""
+def absorbed(
+    own: Opened,
+    parts: dict[int, dict[str, bytes]],
+    rows: Rows,
+    until: Any,
+    *,
+    at_hand: bool = False,
+) -> Any:
+    """One batch, through groups that are read and written each time, or at hand."""
     sealed: dict[int, list[bytes]] = {}
     for half in (slice(0, 40), slice(40, None)):
         for group, content in by_group(own, rows.part(half), 0):
@@ -86,9 +103,16 @@ def absorbed(own: Opened, parts: dict[int, dict[str, bytes]], rows: Rows, until:
     for number in range(own.groups):
         if number not in sealed and until is None:
             continue
-        group = Group(own, number, parts.setdefault(number, {}))
+        kept = parts.setdefault(number, {})
+        group = own.take(number, kept.get("progress")) if at_hand else None
+        group = group or Group(own, number, kept)
         found += list(group.absorb(sealed.get(number, []), until))
-        parts[number].update(group.changed())
+        for name, content in group.changed():
+            if content is None:
+                del kept[name]
+            else:
+                kept[name] = content
+        own.keep(number, group)
     return [one for one in found if len(one)]
 
 
@@ -106,12 +130,13 @@ def in_one_process(plan: rillet.Plan) -> Releases:
     return joined(found)
 
 
+@pytest.mark.parametrize("at_hand", [False, True])
 @pytest.mark.parametrize("name", PLANS)
-def test_the_same_numbers_as_in_one_process(name: str, tmp_path: Path) -> None:
+def test_the_same_numbers_as_in_one_process(name: str, at_hand: bool, tmp_path: Path) -> None:
     plan, parts, found = plan_of(name), {}, []
     own = opened(tmp_path, plan, PLANS[name][2])
     for rows, until in batches(plan):
-        found += absorbed(own, parts, rows, until)
+        found += absorbed(own, parts, rows, until, at_hand=at_hand)
     assert sorted_records(joined(found)) == sorted_records(in_one_process(plan))
     for content in (one for group in parts.values() for one in group.values()):
         assert np.float64(MARKER).tobytes() not in content
@@ -128,6 +153,43 @@ def test_a_batch_that_is_done_again_gives_the_same(name: str, tmp_path: Path) ->
     once = absorbed(own, parts, more, later)
     again = absorbed(own, before, more, later)
     assert once and sorted_records(joined(once)) == sorted_records(joined(again))
+
+
+def test_groups_of_another_time_are_not_at_hand(tmp_path: Path) -> None:
+    plan, parts = plan_of("by the clock, together"), {}
+    own = opened(tmp_path, plan, 32)
+    (rows, until), (more, later), _ = batches(plan)
+    absorbed(own, parts, rows, until)
+    before = {group: dict(content) for group, content in parts.items()}
+    once = absorbed(own, parts, more, later, at_hand=True)
+    assert own.take(0, before[0]["progress"]) is None  # nobody may go on from a later time
+    absorbed(own, {}, rows, until)
+    again = absorbed(own, before, more, later, at_hand=True)
+    assert once and sorted_records(joined(once)) == sorted_records(joined(again))
+    assert own.take(1, before[1]["progress"]) is not None
+    assert own.take(1, before[1]["progress"]) is None  # it was taken
+
+
+def test_what_happened_is_kept_until_the_page_is_written_anew(tmp_path: Path) -> None:
+    options = {**CLOCK, **FIXED, "length": "20000h"}  # long: noise that later leaves do not need
+    plan, parts, sizes = rillet.Plan(keys=range(70), **options), {}, []
+    own, clock = opened(tmp_path, plan, 70), plan.clock
+    assert clock is not None
+    rng, streams = np.random.default_rng(3), plan.open_many(secret=SECRET)
+    for number in range(60):  # two batches to a tick
+        tick = number // 2
+        at = np.full(70, clock.start + tick * HOUR + 1)
+        rows = Rows(rng.exponential(2.0, 70), np.arange(70), None, at)
+        until = clock.start + (tick + 1) * HOUR if number % 2 else None
+        last = tick + number % 2
+        expected = streams.absorb_ticks(rows.raw_values, rows.key_of, clock.tick_of(at), last)
+        found = absorbed(own, parts, rows, until)
+        if found:
+            assert sorted_records(joined(found)) == sorted_records(expected)
+        sizes.append(len(parts[0]))
+    # What is common, progress, and changes after changes; then a page in their place.
+    assert sizes[:16] == list(range(3, 19)) and max(sizes) == 19
+    assert sizes[16] == 3 and "page 0" in parts[0]
 
 
 def test_rows_that_were_absorbed_are_left_out(tmp_path: Path) -> None:
@@ -159,6 +221,15 @@ def test_the_plan_of_workers_does_not_hold_the_secret(tmp_path: Path) -> None:
         pickle.dumps(own.secret)
 
 
+def test_groups_are_spread_evenly_over_partitions() -> None:
+    assert [_hash(number) for number in (0, 1, 42)] == [933211791, -559580957, 29417773]
+    for groups, partitions in ((1, 1), (8, 2), (611, 24), (3, 200)):
+        labels = labels_of(groups, partitions)
+        assert len(set(labels)) == groups
+        used = np.bincount([_hash(label) % partitions for label in labels], minlength=partitions)
+        assert used.max() == -(-groups // partitions)
+
+
 def test_another_secret_on_a_worker_is_refused(tmp_path: Path) -> None:
     plan = plan_of("by count, together")
     with pytest.raises(StateError, match="is not the secret that the driver has"):
@@ -181,7 +252,7 @@ def test_parts_of_another_time_group_or_query_are_refused(name: str, tmp_path: P
     absorbed(own, parts, rows, until)
     before = dict(parts[0])
     absorbed(own, parts, more, later)
-    part = next(name for name in before if name != "progress")
+    part = "crowd" if "crowd" in before else "common"
     for other in (
         {**parts[0], part: before[part]},
         {name: content for name, content in parts[0].items() if name != part},

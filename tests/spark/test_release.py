@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rillet
-from helpers.spark import Frames, joined, records, run, saved, sorted_records
+from helpers.spark import Frames, joined, last_t, records, run, saved, sorted_records
 from helpers.uses import forget_uses
 from rillet.errors import ParameterError, StateError
 
@@ -95,8 +97,6 @@ def by_clock(folder: Path, keys: int, each: int, **options: Any) -> tuple[World,
         found.append(streams.absorb_ticks(values, key_of, ticks, 10 * number + 10))
         order = rng.permutation(keys * each)
         texts = ["-" if np.isnan(value) else repr(float(value)) for value in values[order]]
-        import pyarrow as pa
-
         world.frames.add(
             meter=[f"m{key}" for key in key_of[order]],
             time=pa.array(at[order], pa.timestamp("us", "UTC")),
@@ -124,14 +124,10 @@ def test_the_same_releases_as_in_one_process(name: str, spark: Any, tmp_path: Pa
 
 
 def test_the_same_releases_as_rillet_run(spark: Any, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     (tmp_path / "spark").mkdir()
     world, _ = by_count(tmp_path / "spark", 300, 4, **FIXED)
     secret = saved(tmp_path, rillet.Secret.generate(), "one")
     shared = saved(tmp_path, rillet.Secret.load(secret), "other")
-    import pyarrow as pa
-
     files = sorted(world.frames.folder.glob("*.parquet"))
     tables = [pq.read_table(path).sort_by("number") for path in files]
     pq.write_table(pa.concat_tables(tables), tmp_path / "rows.parquet")
@@ -158,7 +154,7 @@ def test_a_query_goes_on_where_it_stopped(spark: Any, tmp_path: Path) -> None:
     content = last.read_bytes()
     last.unlink()
     world.run(spark)
-    assert max(records(world.out)["t"]) == 16
+    assert last_t(world.out) == 16
     last.write_bytes(content)
     world.run(spark)
     assert records(world.out) == expected

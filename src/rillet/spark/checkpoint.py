@@ -38,8 +38,10 @@ def belongs(
     run: str,
     keys_in_group: int | None,
     uses: str | None,
-) -> tuple[str, int]:
-    """Begin a checkpoint, or check that it is this plan's; its identity, and how groups are cut.
+) -> tuple[str, int, int]:
+    """Begin a checkpoint, or check that it is this plan's.
+
+    Returns its identity, the keys of a group, and the partitions that groups are spread over.
 
     Raises
     ------
@@ -67,12 +69,13 @@ def belongs(
         identity = random_name(16)
         if guard is not None:
             guard.check_unused(identity)
-        size = keys_in_group or usual_keys_in_group(plan.layout)
-        own = {"identity": identity, "keys_in_group": size}
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        size = keys_in_group or usual_keys_in_group(plan.layout, partitions)
+        own = {"identity": identity, "keys_in_group": size, "partitions": partitions}
         check = check_of(plan, secret, identity)
         folder.write(_NAME, json.dumps({**facts, **own, "check": check}, indent=2))
     else:
-        identity, size = _compared(checkpoint, text, facts, plan, secret, keys_in_group)
+        identity, size, partitions = _compared(checkpoint, text, facts, plan, secret, keys_in_group)
     if guard is not None:
         guard.own(identity)
     name = str(uuid.UUID(identity))
@@ -80,7 +83,7 @@ def belongs(
         folder.write("metadata", json.dumps({"id": name}))
     elif json.loads(metadata).get("id") != name:
         raise StateError(f"{checkpoint}: metadata is that of another query; restore the checkpoint")
-    return name, size
+    return name, size, partitions
 
 
 def _compared(
@@ -90,13 +93,15 @@ def _compared(
     plan: Plan,
     secret: Secret,
     keys_in_group: int | None,
-) -> tuple[str, int]:
+) -> tuple[str, int, int]:
     try:
         was = dict(json.loads(text))
         identity, size = str(was["identity"]), int(was["keys_in_group"])
+        partitions = int(was["partitions"])
     except (ValueError, KeyError, TypeError):
-        identity, size, was = "", 0, {}
-    if was.get("format") != _FORMAT or not re.fullmatch("[0-9a-f]{32}", identity) or size < 1:
+        identity, size, partitions, was = "", 0, 0, {}
+    whole = re.fullmatch("[0-9a-f]{32}", identity) and min(size, partitions) > 0
+    if was.get("format") != _FORMAT or not whole:
         raise StateError(f"{checkpoint}: the file {_NAME} is damaged, or of another version")
     if was.get("version") != facts["version"]:
         raise StateError(
@@ -120,4 +125,4 @@ def _compared(
         raise StateError(
             f"{checkpoint}: it was begun with another secret; name the file that holds that one"
         )
-    return identity, size
+    return identity, size, partitions

@@ -11,6 +11,7 @@ sizes are public, but for values that wait for their tick and for rows on their 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,7 +23,7 @@ from cryptography.exceptions import InvalidTag
 
 from rillet.crowd import Crowd
 from rillet.errors import StateError
-from rillet.fleet import PAGE
+from rillet.fleet import PAGE, Fleet
 from rillet.gather.gate import Entries
 from rillet.layout import Layout
 from rillet.levels import Tree
@@ -33,27 +34,33 @@ from rillet.source import DeclaredKeys
 from rillet.state.base import Kept, MemoryStore, Pool, Progress
 from rillet.state.encoding import decode_state, encode_state
 from rillet.state.fleets import (
+    Change,
     decode_common,
     decode_page,
     encode_common,
     encode_learned,
     encode_page,
     pack,
+    repeat,
     unpack,
 )
 from rillet.step import without_key
 from rillet.streams import Streams, rows_of_keys
 
 #: Raised with every change of what is sealed here.
-VERSION: Final = 2
-#: Fewest keys of a group whose keys are stepped together, and of one whose keys are not; so many
-#: groups there are at least, if there are keys enough.
-_TOGETHER, _ALONE, _GROUPS = 256, 16, 16
+VERSION: Final = 3
+#: Fewest and most keys of a group: by the clock, by count, and where each key is stepped alone.
+_BY_CLOCK, _BY_COUNT, _ALONE = (256, PAGE), (256, 2**11), (16, 2**8)
+#: Ticks, or batches, that are kept as they happened until their page is written anew.
+_TICKS: Final = 16
+#: Bytes of groups that a process has at hand for the next batch, about.
+_AT_HAND: Final = 2**28
 #: Keys whose noise is one part.
 _NOISE: Final = 64
 #: Releases that are held in memory at a time, about.
 _RELEASES: Final = 2**18
-_PROGRESS: Final = "progress"
+PROGRESS: Final = "progress"
+_32: Final = 2**32 - 1
 #: Bytes of the tag with which a sealed content ends.
 _TAG: Final = 16
 
@@ -77,7 +84,7 @@ class Setup:
     """What the driver tells the workers: public, but for nothing.
 
     ``secret`` is the path of the secret's file, which each worker has, and ``check`` tells whether
-    it is the right one; ``identity`` is that of the query.
+    it is the right one; ``identity`` is that of the query, whose state is in ``partitions``.
     """
 
     plan_json: str
@@ -86,6 +93,7 @@ class Setup:
     check: str
     identity: str
     keys_in_group: int
+    partitions: int = 1
     run: str = ""
 
     def open(self) -> Opened:
@@ -128,10 +136,47 @@ def check_of(plan: Plan, secret: Secret, identity: str) -> str:
     return f"{stream.integer(0, 128):032x}"
 
 
-def usual_keys_in_group(layout: Layout) -> int:
-    """How many keys a group has unless somebody says otherwise."""
-    least = _TOGETHER if layout.fleet or layout.crowd else _ALONE
-    return min(PAGE, max(least, -(-layout.keys // _GROUPS)))
+def usual_keys_in_group(layout: Layout, partitions: int) -> int:
+    """How many keys a group has unless somebody says otherwise: as many groups for each partition.
+
+    All keys of a group take one step, so that few large groups cost less than many small ones.
+    """
+    fewest, most = _BY_CLOCK if layout.fleet else _BY_COUNT if layout.crowd else _ALONE
+    groups = partitions * max(1, -(-layout.keys // (partitions * most)))
+    return max(fewest, -(-layout.keys // groups))
+
+
+def labels_of(groups: int, partitions: int) -> list[int]:
+    """What Spark knows groups by: numbers that it spreads evenly over so many partitions.
+
+    It takes the hash of a group's label; of groups that were counted through, one partition would
+    have several times as many as another.
+    """
+    found: list[int] = []
+    waiting: list[list[int]] = [[] for _ in range(partitions)]
+    number = 0
+    for group in range(groups):
+        own = waiting[group % partitions]
+        while not own:
+            waiting[_hash(number) % partitions].append(number)
+            number += 1
+        found.append(own.pop(0))
+    return found
+
+
+def _hash(number: int) -> int:
+    """Murmur3 of an INT, as Spark has it."""
+    mixed = number * 0xCC9E2D51 & _32
+    mixed = _rotated(mixed, 15) * 0x1B873593 & _32
+    found = (_rotated(42 ^ mixed, 13) * 5 + 0xE6546B64) & _32 ^ 4
+    found = (found ^ found >> 16) * 0x85EBCA6B & _32
+    found = (found ^ found >> 13) * 0xC2B2AE35 & _32
+    found ^= found >> 16
+    return found - (found >> 31 << 32)  # with a sign
+
+
+def _rotated(number: int, by: int) -> int:
+    return (number << by | number >> 32 - by) & _32
 
 
 class Opened:
@@ -141,11 +186,44 @@ class Opened:
         self.plan, self.secret, self.setup = plan, secret, setup
         self.keys: tuple[Key, ...] = plan.keys or ((),)
         self._seals = secret.derive("spark", plan.layout.digest, setup.run, setup.identity)
+        self._at_hand: OrderedDict[int, Group] = OrderedDict()
+        self._trees: dict[int, Tree] = {}
 
     @property
     def groups(self) -> int:
         """How many groups there are."""
         return -(-len(self.keys) // self.setup.keys_in_group)
+
+    @cached_property
+    def labels(self) -> list[int]:
+        """The label of each group."""
+        return labels_of(self.groups, self.setup.partitions)
+
+    @cached_property
+    def number_of(self) -> dict[int, int]:
+        """The group of each label."""
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def tree(self, number: int) -> Tree:
+        """The keys of a group, the same whenever it is asked for."""
+        first = number * self.setup.keys_in_group
+        if number not in self._trees:
+            self._trees[number] = Tree(self.keys[first : first + self.setup.keys_in_group])
+        return self._trees[number]
+
+    def take(self, number: int, progress: bytes | None) -> Group | None:
+        """A group from the batch before, if it is what was kept: with this sealed progress.
+
+        It is gone from here then: who fails with it half done reads it anew.
+        """
+        group = self._at_hand.pop(number, None)
+        return group if group is not None and group.progress == progress else None
+
+    def keep(self, number: int, group: Group) -> None:
+        """Have a group at hand, whose parts were all written."""
+        self._at_hand[number] = group
+        while sum(own.bytes for own in self._at_hand.values()) > _AT_HAND:
+            self._at_hand.popitem(last=False)
 
     @cached_property
     def declared(self) -> DeclaredKeys | None:
@@ -237,24 +315,37 @@ class _Store(MemoryStore):
         releases: Releases,
         entries: Entries | None = None,
     ) -> None:
-        """Take over all of it."""
+        """Take over all of it; what happened to a fleet is known until it is forgotten."""
         self.changed |= kept.keys()
         if self.crowd is not None:
             self.changed |= self.crowd.drew
+        fleet = self.fleet
+        happened = None if fleet is None else (fleet.closed, fleet.touched)
         super().commit(progress, kept, pool, releases, entries)
+        if fleet is not None and happened is not None:
+            fleet.closed, fleet.touched = happened
+
+    def forget_changes(self) -> None:
+        """All parts were given out."""
+        self.changed = set()
+        if self.fleet is not None:
+            self.fleet.forget_changes()
 
 
 class Group:
     """The streams of a group, from the parts that were kept of it; none: at their beginning."""
 
     def __init__(self, opened: Opened, number: int, parts: Mapping[str, bytes]) -> None:
-        size = opened.setup.keys_in_group
-        self._opened, self._number, self._offset = opened, number, number * size
-        self._tree = Tree(opened.keys[self._offset : self._offset + size])
-        plan = opened.plan
-        run = opened.setup.run
-        self._store = _Store(plan.memory_store(self._tree, opened.secret, run, self._offset))
+        self._opened, self._number = opened, number
+        self._tree, offset = opened.tree(number), number * opened.setup.keys_in_group
+        plan, run = opened.plan, opened.setup.run
+        self._store = _Store(plan.memory_store(self._tree, opened.secret, run, offset))
         self._tags: dict[str, str] = {}
+        #: The sealed progress as it was kept last, which no other time has.
+        self.progress = parts.get(PROGRESS)
+        #: Ticks that were closed since the pages were written, and batches.
+        self._ticks = self._changes = 0
+        self._sizes = {name: len(content) for name, content in parts.items()}
         if parts:
             self._load(parts)
         self._streams = Streams(plan.layout, self._tree, self._store)
@@ -296,26 +387,39 @@ class Group:
 
     # --- as parts ----------------------------------------------------------------------------
 
-    def changed(self) -> Iterator[tuple[str, bytes]]:
-        """The parts that changed, sealed; the last of them binds all others to each other."""
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes, about."""
+        fleet = self._store.fleet
+        return sum(self._sizes.values()) if fleet is None else fleet.bytes_of_pages
+
+    def changed(self) -> Iterator[tuple[str, bytes | None]]:
+        """The parts that changed, sealed, or None for one that is gone.
+
+        The last of them binds all others to each other.
+        """
         for name, content in self._contents():
+            if content is None:
+                del self._tags[name], self._sizes[name]
+                yield name, None
+                continue
             sealed = self._opened.seal(content, name, self._number)
-            self._tags[name] = sealed[-_TAG:].hex()
+            self._tags[name], self._sizes[name] = sealed[-_TAG:].hex(), len(sealed)
             yield name, sealed
         progress = self._store.progress
-        content = pack([VERSION, progress.ticks, progress.observations, self._tags])
-        yield _PROGRESS, self._opened.seal(content, _PROGRESS, self._number)
+        since = self._ticks, self._changes
+        content = pack([VERSION, progress.ticks, progress.observations, since, self._tags])
+        self.progress = self._opened.seal(content, PROGRESS, self._number)
+        self._store.forget_changes()
+        yield PROGRESS, self.progress
 
-    def _contents(self) -> Iterator[tuple[str, bytes]]:
+    def _contents(self) -> Iterator[tuple[str, bytes | None]]:
         store, layout = self._store, self._opened.plan.layout
         fleet, crowd = store.fleet, store.crowd
         if fleet is not None:
             yield "common", encode_common(fleet.common)
             yield "learned", encode_learned(fleet.common)
-            for page in fleet.pages:
-                page.latest = {}  # nobody asks for it again here
-                sequence = fleet.sequence[page.first : page.first + len(page)]
-                yield f"page {page.first}", encode_page(page, sequence)
+            yield from self._pages(fleet)
         elif crowd is not None:
             yield "crowd", pack(crowd.arrays(slice(None)))
             for block in sorted({row // _NOISE for row in store.changed}):
@@ -329,18 +433,39 @@ class Group:
                 content = np.frombuffer(encode_state(state), np.uint8)
                 yield f"key {index}", pack([secret, kept.sequence, content])
 
+    def _pages(self, fleet: Fleet) -> Iterator[tuple[str, bytes | None]]:
+        """What happened to each page, or all of it once that is much to repeat."""
+        self._ticks += max(map(len, fleet.closed.values()), default=0)
+        self._changes += 1
+        # Noise that later leaves need does not follow from what was released.
+        remembers = any(map(len, fleet.pages[0].processes))
+        whole = remembers or max(self._ticks, self._changes) > _TICKS
+        if whole:
+            self._ticks = self._changes = 0
+            yield from [(name, None) for name in self._tags if name.startswith("change ")]
+        for number, page in enumerate(fleet.pages):
+            sequence = fleet.sequence[page.first : page.first + len(page)]
+            if whole:
+                page.latest = {}  # nobody asks for it again here
+                yield f"page {number}", encode_page(page, sequence)
+            else:
+                numbers = sequence if (sequence >= 0).any() else None
+                change = Change(0, fleet.closed.get(number, []), page.exact_partial, numbers)
+                yield f"change {number} {self._changes}", change.to_bytes()
+
     def _load(self, parts: Mapping[str, bytes]) -> None:
         opened, store = self._opened, self._store
-        if _PROGRESS not in parts:
+        if PROGRESS not in parts:
             raise self._mixed()
-        progress = opened.unseal(parts[_PROGRESS], _PROGRESS, self._number)
-        version, ticks, observations, self._tags = unpack(progress)
+        progress = opened.unseal(parts[PROGRESS], PROGRESS, self._number)
+        version, *rest = unpack(progress)
         if version != VERSION:
             raise StateError(
                 f"checkpoint: expected groups of version {VERSION}, found {version}; go on with "
                 "the release of rillet that began it"
             )
-        found = {name: sealed[-_TAG:].hex() for name, sealed in parts.items() if name != _PROGRESS}
+        ticks, observations, (self._ticks, self._changes), self._tags = rest
+        found = {name: sealed[-_TAG:].hex() for name, sealed in parts.items() if name != PROGRESS}
         if found != self._tags:
             raise self._mixed()
 
@@ -348,15 +473,8 @@ class Group:
             return opened.unseal(parts[name], name, self._number)
 
         kept = {}
-        layout = opened.plan.layout
         if store.fleet is not None:
-            fleet, common = store.fleet, decode_common(read("common"), read("learned"))
-            fleet.common = common
-            for number, page in enumerate(fleet.pages):
-                own = slice(page.first, page.first + len(page))
-                fleet.pages[number], fleet.sequence[own] = decode_page(
-                    layout, read(f"page {page.first}"), common.found
-                )
+            self._load_fleet(store.fleet, read)
         elif store.crowd is not None:
             self._load_crowd(store.crowd, read)
         else:
@@ -365,6 +483,21 @@ class Group:
                 state = decode_state(content.tobytes(), Secret.from_bytes(secret.encode("ascii")))
                 kept[int(name.removeprefix("key "))] = Kept(state, sequence)
         store.go_on(Progress(observations=observations, ticks=ticks), kept)
+
+    def _load_fleet(self, fleet: Fleet, read: Any) -> None:
+        layout, common = fleet.layout, decode_common(read("common"), read("learned"))
+        fleet.common = common
+        for number, begun in enumerate(fleet.pages):
+            page, own = begun, slice(begun.first, begun.first + len(begun))
+            if f"page {number}" in self._tags:
+                content = read(f"page {number}")
+                page, fleet.sequence[own] = decode_page(layout, content, common.found)
+                fleet.pages[number] = page
+            for count in range(1, self._changes + 1):
+                change = Change.from_bytes(read(f"change {number} {count}"))
+                repeat(layout, page, change, common.found, {})
+                if change.sequence is not None:
+                    fleet.sequence[own] = change.sequence
 
     def _load_crowd(self, crowd: Crowd, read: Any) -> None:
         if "crowd" in self._tags:

@@ -1,4 +1,4 @@
-"""The stages that run on workers: rows to groups, groups to releases, releases to records.
+"""The stages that run on workers: rows to groups, groups to releases; and these as records.
 
 **Privacy.** Touches raw data, which leave a stage sealed, or released.
 """
@@ -12,13 +12,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from rillet.errors import StateError
-from rillet.release import FIELDS, Releases
+from rillet.layout import Layout
+from rillet.release import FIELDS, Field, Releases
 from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
-from rillet.spark.group import Group, Rows, Setup, by_group
+from rillet.spark.group import PROGRESS, Group, Rows, Setup, by_group
+from rillet.statistic import Range
+from rillet.step import clipping_fields, numbers_of
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import DataFrameLike
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
 
 #: What goes from a stage to the next.
 ON_THE_WAY: Final = "group INT, raw BINARY, until BIGINT"
-RELEASED: Final = "records BINARY"
 _TYPES: Final = {
     "key": "STRING",
     "integer": "BIGINT",
@@ -83,7 +87,7 @@ def _sealed(setup: Setup, held: list[pa.RecordBatch]) -> pa.RecordBatch:
         rows = Rows(raw.raw_values, key_of, sequence, raw.at if plan.clock is not None else None)
         now = batch.column(NOW)[0].as_py()
         for group, content in by_group(opened, rows, now):
-            groups.append(group)
+            groups.append(opened.labels[group])
             contents.append(content)
     none = pa.nulls(len(groups), pa.int64())
     arrays = [pa.array(groups, pa.int32()), pa.array(contents, pa.binary()), none]
@@ -116,13 +120,21 @@ class GroupProcessor(StatefulProcessor):
             reached = frame["until"].dropna()
             if len(reached):
                 until = max(int(reached.max()), -(2**62) if until is None else until)
-        parts = {name: bytes(content) for (name,), (content,) in self._parts.iterator()}
-        group = Group(opened, int(key[0]), parts)
+        number = opened.number_of[int(key[0])]
+        progress = self._parts.getValue((PROGRESS,))
+        group = opened.take(number, None if progress is None else bytes(progress[0]))
+        if group is None:
+            parts = {name: bytes(content) for (name,), (content,) in self._parts.iterator()}
+            group = Group(opened, number, parts)
         for releases in group.absorb(sealed, until):
             if len(releases):
-                yield pd.DataFrame({"records": [_to_bytes(releases)]})
+                yield frame_of(releases, sent(opened.plan.layout))
         for name, content in group.changed():
-            self._parts.updateValue((name,), (content,))
+            if content is None:
+                self._parts.removeKey((name,))
+            else:
+                self._parts.updateValue((name,), (content,))
+        opened.keep(number, group)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -139,19 +151,45 @@ def _check_query(identity: str) -> None:
         )
 
 
-def _to_bytes(releases: Releases) -> bytes:
-    table = releases.to_arrow()
-    column = table.column_names.index("key")
-    table = table.set_column(column, "key", table["key"].cast(pa.string()))
-    buffer = pa.BufferOutputStream()
-    with pa.ipc.new_stream(buffer, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = buffer.getvalue().to_pybytes()
-    return content
+def sent(layout: Layout) -> list[Field]:
+    """The fields of a record that workers send: the others are the same for all of a plan."""
+    several = len(layout.statistic.names) > 1
+    numbers = {*numbers_of(layout), *clipping_fields(layout, Range(0.0, 1.0), 0.0)}
+    always = {"key", "t", "at"} | ({"name"} if several else set())
+    return [field for field in FIELDS if field.name in always | numbers]
 
 
-def records(batches: Iterator[Any]) -> Iterator[Any]:
-    """From packed releases to a row for each record.  **Privacy.** Post-processing."""
-    for batch in batches:
-        for packed in batch.column(0):
-            yield from pa.ipc.open_stream(packed.as_buffer())
+def sent_columns(layout: Layout) -> str:
+    """The same as columns of Spark; times in microseconds."""
+    types = {**_TYPES, "time": "BIGINT"}
+    return ", ".join(f"{field.name} {types[field.kind]}" for field in sent(layout))
+
+
+def frame_of(releases: Releases, fields: list[Field]) -> pd.DataFrame:
+    """Releases as a data frame that holds Arrow's columns, which nobody has to convert."""
+    columns = {}
+    table = releases.to_arrow([field.name for field in fields])
+    for field in fields:
+        column = table[field.name]
+        if field.kind == "key":
+            column = column.cast(pa.string())
+        elif field.kind == "time":
+            column = column.cast(pa.int64())
+        columns[field.name] = pd.Series(pd.arrays.ArrowExtensionArray(column.combine_chunks()))
+    return pd.DataFrame(columns, copy=False)
+
+
+def records(released: DataFrame, layout: Layout) -> DataFrame:
+    """Whole records of what workers sent.  **Privacy.** Post-processing."""
+    common = {"name": layout.statistic.names[0], **layout.common}
+    own = {field.name for field in sent(layout)}
+    columns = []
+    for field in FIELDS:
+        column = F.col(field.name)
+        if field.name not in own:
+            fixed = common.get(field.name)
+            column = F.lit(list(fixed) if isinstance(fixed, tuple) else fixed)
+        elif field.kind == "time":
+            column = F.timestamp_micros(field.name)
+        columns.append(column.cast(_TYPES[field.kind]).alias(field.name))
+    return released.select(*columns)

@@ -13,15 +13,14 @@ from rillet.errors import ParameterError
 from rillet.extras import import_extra
 from rillet.plan import Plan
 from rillet.spark.checkpoint import belongs
-from rillet.spark.group import Columns, Setup, check_of, load_secret
+from rillet.spark.group import Columns, Setup, check_of, labels_of, load_secret
 from rillet.spark.processor import (
     NOW,
     ON_THE_WAY,
-    RECORD,
-    RELEASED,
     GroupProcessor,
     records,
     sealed_rows,
+    sent_columns,
 )
 from rillet.times import SECOND
 
@@ -114,25 +113,26 @@ def release(
         kept = None
     else:
         kept = os.fspath(uses) if uses is not None else f"{os.fspath(secret)}.uses"
-    identity, size = belongs(
+    identity, size, partitions = belongs(
         spark, os.fspath(checkpoint), plan, own, columns, run, keys_in_group, kept
     )
     check = check_of(plan, own, identity)
-    setup = Setup(plan.to_json(), columns, os.fspath(secret), check, identity, size, run)
+    setup = Setup(
+        plan.to_json(), columns, os.fspath(secret), check, identity, size, partitions, run
+    )
     wanted = [F.col(name) for name in dict.fromkeys(filter(None, (value, *keys, at, sequence)))]
     now = F.unix_micros(F.current_timestamp()).alias(NOW)
     rows = stream_df.select(*wanted, now).mapInArrow(sealed_rows(setup), ON_THE_WAY)
     if clock is not None:
-        groups = -(-max(1, len(plan.keys)) // size)
-        numbers = F.sequence(F.lit(0), F.lit(groups - 1))
-        every = F.explode(numbers).alias("group")
+        labels = labels_of(-(-max(1, len(plan.keys)) // size), partitions)
+        every = F.explode(F.lit(labels)).cast("int").alias("group")
         reached = F.unix_micros(F.col(clock.columns[0]).cast("timestamp")).alias("until")
         nothing = F.lit(None).cast("binary").alias("raw")
         rows = rows.unionByName(clock.select(reached).select(every, nothing, "until"))
     released = rows.groupBy("group").transformWithStateInPandas(
-        GroupProcessor(setup), RELEASED, outputMode="Append", timeMode="None"
+        GroupProcessor(setup), sent_columns(plan.layout), outputMode="Append", timeMode="None"
     )
-    return released.mapInArrow(records, RECORD)
+    return records(released, plan.layout)
 
 
 def wall_clock(spark: SparkSession, plan: Plan) -> DataFrame:
