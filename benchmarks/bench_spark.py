@@ -151,13 +151,20 @@ def _fresh(name: str) -> Callable[[], None]:
     return lambda: shutil.rmtree(_folder() / name, ignore_errors=True)
 
 
+#: Seconds of each batch of the last query.
+_seconds: list[float] = []
+
+
 def _run(releases: Any, name: str, job: Job) -> Path:
     from rillet.spark import to_parquet
 
     folder = _folder() / name
     writer = releases.writeStream.foreachBatch(to_parquet(str(folder / "out")))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress = [json.loads(one.json) for one in query.recentProgress]
+    _seconds[:] = [one["durationMs"]["triggerExecution"] / 1000 for one in progress]
     records = session().read.parquet(str(folder / "out")).count()
     if records != job.records:
         raise RuntimeError(f"expected {job.records:,} records, found {records:,}")
@@ -195,7 +202,9 @@ def plain_job(job: Job) -> Path:
     size, clock_of = usual_keys_in_group(job.plan().layout, CORES), ()
     if job.by_clock:
         clock_of = START, MINUTE
-    plain = Plain(job.names, size, CORES, *clock_of)
+    keys = _folder() / f"keys-{job.keys}"
+    keys.write_text("\n".join(job.names), encoding="utf-8")
+    plain = Plain(str(keys), size, CORES, *clock_of)
     return _run(running_sums(rows, plain, clock), "plain", job)
 
 
@@ -279,6 +288,7 @@ def main() -> None:
                 "round": number,
                 "job": name,
                 "seconds": round(seconds, 2),
+                "seconds of each batch": _seconds[: job.batches],
                 "seconds of a core": round(used, 2),
                 "records a second": round(job.records / seconds),
                 "records a second of a core": round(job.records / used),

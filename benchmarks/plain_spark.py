@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,21 @@ SUMS = "key STRING, t BIGINT, at BIGINT, value DOUBLE"
 
 @dataclass(frozen=True)
 class Plain:
-    """Keys in groups; by the clock, when it begins and how long a tick is, in microseconds."""
+    """Keys in groups; by the clock, when it begins and how long a tick is, in microseconds.
 
-    keys: tuple[str, ...]
+    The keys are the lines of a file: with many of them a processor would be too large to send.
+    """
+
+    path: str
     size: int
     partitions: int
     start: int = 0
     every: int = 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys, read once in each process."""
+        return _lines(self.path)
 
     @cached_property
     def labels(self) -> list[int]:
@@ -47,13 +56,23 @@ class Plain:
 
 
 @lru_cache
-def _declared(keys: tuple[str, ...]) -> DeclaredKeys:
-    return DeclaredKeys([(key,) for key in keys], ["meter"])
+def _lines(path: str) -> tuple[str, ...]:
+    return tuple(Path(path).read_text(encoding="utf-8").splitlines())
+
+
+@lru_cache
+def _declared(path: str) -> DeclaredKeys:
+    return DeclaredKeys([(key,) for key in _lines(path)], ["meter"])
+
+
+@lru_cache(maxsize=64)
+def _strings(path: str, first: int, size: int) -> Any:
+    return pa.array(_lines(path)[first : first + size])
 
 
 def _packed(job: Plain) -> Any:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys = _declared(job.keys)
+        keys = _declared(job.path)
         order = {"time": "time"} if job.every else {"sequence": "number"}
         wanted = Wanted("kwh", keys, **order, zone="UTC")
         whole = pa.Table.from_batches(list(batches)).combine_chunks()
@@ -96,7 +115,7 @@ class Sums(StatefulProcessor):
             until = max(until, int(reached.max()) if len(reached) else -1)
         key_of, values, number = (np.concatenate(column) for column in zip(*parts, strict=True))
         job, group = self._job, self._job.labels.index(int(key[0]))
-        own = job.keys[group * job.size : (group + 1) * job.size]
+        own = _strings(job.path, group * job.size, job.size)
         sums, count = np.zeros(len(own)), np.zeros(len(own), np.int64)
         if (known := self._state.getValue(("sums",))) is not None:
             sums, count = unpack(bytes(known[0]))
@@ -138,21 +157,18 @@ def _by_tick(
 
 
 def _table(own: Any, key_of: Any, t: Any, at: Any, value: Any) -> pd.DataFrame:
-    columns = {"key": _strings(own).take(pa.array(key_of)), "t": t, "at": at, "value": value}
-    arrays = {name: pd.arrays.ArrowExtensionArray(pa.array(own)) for name, own in columns.items()}
+    columns = {"key": own.take(pa.array(key_of)), "t": t, "at": at, "value": value}
+    arrays = {
+        name: pd.arrays.ArrowExtensionArray(pa.array(column)) for name, column in columns.items()
+    }
     return pd.DataFrame(arrays, copy=False)
-
-
-@lru_cache(maxsize=64)
-def _strings(own: tuple[str, ...]) -> Any:
-    return pa.array(own)
 
 
 def running_sums(stream_df: DataFrame, job: Plain, clock: DataFrame | None) -> DataFrame:
     """A streaming data frame of running sums."""
     rows = stream_df.mapInArrow(_packed(job), ON_THE_WAY)
     if clock is not None:
-        every = F.explode(F.lit(job.labels)).cast("int").alias("group")
+        every = F.explode(F.lit(job.labels).cast("array<int>")).alias("group")
         reached = F.unix_micros(F.col(clock.columns[0])).alias("until")
         nothing = F.lit(None).cast("binary").alias("raw")
         rows = rows.unionByName(clock.select(reached).select(every, nothing, "until"))

@@ -78,8 +78,9 @@ def measure(
     path = folder / f"secret of {keys}"
     if not path.exists():
         secret.save(path)
+    (folder / f"plan of {keys}").write_text(plan.to_json(), encoding="utf-8")
     setup = Setup(
-        *(plan.to_json(), Columns("v", ("k",)), str(path)),
+        *(str(folder / f"plan of {keys}"), Columns("v", ("k",)), str(path)),
         *(check_of(plan, secret, "ab"), "ab", usual_keys_in_group(plan.layout, PARTITIONS)),
     )
     opened, random, part = setup.open(), np.random.default_rng(1), each // batches

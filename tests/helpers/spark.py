@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.servers import free_port
-from rillet import Secret
+from rillet import Plan, Secret
 from rillet.release import FIELDS, NUMBERS, Releases
 
 __all__ = ["Cluster", "Frames", "cluster", "records", "saved", "sorted_records", "spark"]
@@ -183,6 +183,13 @@ def saved(folder: Path, secret: Secret, name: str = "secret") -> Path:
     """The secret in a file."""
     secret.save(folder / name)
     return folder / name
+
+
+def planned(folder: Path, plan: Plan) -> str:
+    """The plan in a file, as workers find it."""
+    path = folder / f"plan {plan.layout.digest} {len(plan.keys)}"
+    path.write_text(plan.to_json(), encoding="utf-8")
+    return str(path)
 
 
 def joined(parts: Sequence[Releases]) -> Releases:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import rillet
-from helpers.spark import joined, saved, sorted_records
+from helpers.spark import joined, planned, saved, sorted_records
 from rillet.errors import StateError
 from rillet.release import Releases
 from rillet.spark.group import (
@@ -60,7 +60,7 @@ def opened(folder: Path, plan: rillet.Plan, size: int, secret: rillet.Secret = S
         saved(folder, secret)
     check = check_of(plan, SECRET, IDENTITY)
     columns = Columns("value", ("key",) * bool(plan.keys), "at", "sequence")
-    return Setup(plan.to_json(), columns, str(path), check, IDENTITY, size).open()
+    return Setup(planned(folder, plan), columns, str(path), check, IDENTITY, size).open()
 
 
 def batches(plan: rillet.Plan, seed: int = 1) -> list[tuple[Rows, int | None]]:
@@ -239,7 +239,7 @@ def test_another_secret_on_a_worker_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="chmod 600"):
         opened(tmp_path, plan, 128)
     (tmp_path / "secret").unlink()
-    setup = Setup(plan.to_json(), Columns("v"), str(tmp_path / "secret"), "", IDENTITY, 4)
+    setup = Setup(planned(tmp_path, plan), Columns("v"), str(tmp_path / "secret"), "", IDENTITY, 4)
     with pytest.raises(StateError, match="driver and workers need the same file"):
         setup.open()
 

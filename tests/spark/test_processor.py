@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rillet
-from helpers.spark import saved, sorted_records
+from helpers.spark import planned, saved, sorted_records
 from rillet.errors import StateError
 from rillet.spark import processor
 from rillet.spark.group import Columns, Setup, check_of
@@ -63,7 +63,7 @@ class Workers:
     def __init__(self, folder: Path, plan: rillet.Plan, columns: Columns) -> None:
         check = check_of(plan, SECRET, IDENTITY)
         path = str(saved(folder, SECRET))
-        self.setup = Setup(plan.to_json(), columns, path, check, IDENTITY, 3)
+        self.setup = Setup(planned(folder, plan), columns, path, check, IDENTITY, 3)
         self._kept: dict[int, Kept] = {}
 
     def run(self, batch: pa.RecordBatch, until: int | None = None) -> list[pa.Table]:

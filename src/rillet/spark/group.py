@@ -1,6 +1,6 @@
 """A group of keys: its streams as sealed parts, and one step with all that came for them.
 
-Knows nothing of Spark: a processor gives the parts that it kept and the rows that came, and takes
+Spark is elsewhere: a processor gives the parts that it kept and the rows that came, and takes
 back the parts that changed and what was released.
 
 **Privacy.** Touches raw data.  Rows are sealed on their way to their group, and so is every part of
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
+from pyspark import SparkFiles
 
 from rillet.crowd import Crowd
 from rillet.errors import StateError
@@ -83,11 +84,13 @@ class Columns(NamedTuple):
 class Setup:
     """What the driver tells the workers: public, but for nothing.
 
-    ``secret`` is the path of the secret's file, which each worker has, and ``check`` tells whether
-    it is the right one; ``identity`` is that of the query, whose state is in ``partitions``.
+    ``plan`` is the path of a file, or the name of one that Spark brings to all workers: with many
+    keys it is large, and what a processor holds goes to every task.  ``secret`` is the path of the
+    secret's file, which each worker has, and ``check`` tells whether it is the right one;
+    ``identity`` is that of the query, whose state is in ``partitions``.
     """
 
-    plan_json: str
+    plan: str
     columns: Columns
     secret: str
     check: str
@@ -103,7 +106,10 @@ class Setup:
 
 @lru_cache(maxsize=4)
 def _open(setup: Setup) -> Opened:
-    plan = Plan.from_json(setup.plan_json)
+    path = Path(setup.plan)
+    if not path.is_absolute():
+        path = Path(SparkFiles.get(setup.plan))
+    plan = Plan.from_json(path.read_text(encoding="utf-8"))
     secret = load_secret(setup.secret)
     if check_of(plan, secret, setup.identity) != setup.check:
         raise StateError(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -117,15 +123,14 @@ def release(
         spark, os.fspath(checkpoint), plan, own, columns, run, keys_in_group, kept
     )
     check = check_of(plan, own, identity)
-    setup = Setup(
-        plan.to_json(), columns, os.fspath(secret), check, identity, size, partitions, run
-    )
+    shipped, path = _ship(spark, plan), os.fspath(secret)
+    setup = Setup(shipped, columns, path, check, identity, size, partitions, run)
     wanted = [F.col(name) for name in dict.fromkeys(filter(None, (value, *keys, at, sequence)))]
     now = F.unix_micros(F.current_timestamp()).alias(NOW)
     rows = stream_df.select(*wanted, now).mapInArrow(sealed_rows(setup), ON_THE_WAY)
     if clock is not None:
         labels = labels_of(-(-max(1, len(plan.keys)) // size), partitions)
-        every = F.explode(F.lit(labels)).cast("int").alias("group")
+        every = F.explode(F.lit(labels).cast("array<int>")).alias("group")
         reached = F.unix_micros(F.col(clock.columns[0]).cast("timestamp")).alias("until")
         nothing = F.lit(None).cast("binary").alias("raw")
         rows = rows.unionByName(clock.select(reached).select(every, nothing, "until"))
@@ -223,6 +228,24 @@ def _check_plan(plan: Plan, person: str | None) -> None:
             [level.name for level in plan.levels],
             "add up records with SQL, or run it on one machine (docs/many-keys.md)",
         )
+
+
+def _ship(spark: SparkSession, plan: Plan) -> str:
+    """Have Spark bring the plan to all workers as a file; its name."""
+    text = plan.to_json().encode()
+    name = f"rillet-plan-{hashlib.sha256(text).hexdigest()[:32]}"
+    path = _folder() / name
+    if not path.exists():  # Spark serves it from here as long as it runs
+        path.write_bytes(text)
+    spark.sparkContext.addFile(str(path))
+    return name
+
+
+@cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="rillet-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _check_settings(spark: SparkSession) -> None:
