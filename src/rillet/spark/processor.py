@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from rillet.errors import StateError
 from rillet.layout import Layout
-from rillet.release import FIELDS, Field, Releases
+from rillet.release import FIELDS, NUMBERS, Field, Releases
 from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
 from rillet.spark.group import PROGRESS, Group, Rows, Setup, by_group
@@ -153,10 +153,23 @@ def _check_query(identity: str) -> None:
 
 def sent(layout: Layout) -> list[Field]:
     """The fields of a record that workers send: the others are the same for all of a plan."""
-    several = len(layout.statistic.names) > 1
-    numbers = {*numbers_of(layout), *clipping_fields(layout, Range(0.0, 1.0), 0.0)}
-    always = {"key", "t", "at"} | ({"name"} if several else set())
-    return [field for field in FIELDS if field.name in always | numbers]
+    same = fixed(layout)
+    return [field for field in FIELDS if field.name not in same]
+
+
+def fixed(layout: Layout) -> dict[str, Any]:
+    """The fields that all records of a plan have in common; None for numbers that none has."""
+    own, names = numbers_of(layout), layout.statistic.names
+    clipping, unknown = layout.declared_range, float("nan")
+    same: dict[str, Any] = {**dict.fromkeys(NUMBERS), **layout.common}
+    for name, number in clipping_fields(layout, clipping or Range(0.0, 1.0), unknown).items():
+        if clipping is None:
+            del same[name]
+        else:
+            same[name] = None if np.isnan(number) else number
+    for name in own:
+        same.pop(name, None)
+    return same if len(names) > 1 else {**same, "name": names[0]}
 
 
 def sent_columns(layout: Layout) -> str:
@@ -179,17 +192,16 @@ def frame_of(releases: Releases, fields: list[Field]) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def records(released: DataFrame, layout: Layout) -> DataFrame:
     """Whole records of what workers sent.  **Privacy.** Post-processing."""
-    common = {"name": layout.statistic.names[0], **layout.common}
-    own = {field.name for field in sent(layout)}
-    columns = []
+    same, columns = fixed(layout), []
     for field in FIELDS:
-        column = F.col(field.name)
-        if field.name not in own:
-            fixed = common.get(field.name)
-            column = F.lit(list(fixed) if isinstance(fixed, tuple) else fixed)
-        elif field.kind == "time":
-            column = F.timestamp_micros(field.name)
+        column = F.col(field.name) if field.name not in same else F.lit(_plain(same[field.name]))
+        if field.kind == "time":
+            column = F.timestamp_micros(column)
         columns.append(column.cast(_TYPES[field.kind]).alias(field.name))
     return released.select(*columns)
