@@ -187,7 +187,7 @@ def saved(folder: Path, secret: Secret, name: str = "secret") -> Path:
 
 def planned(folder: Path, plan: Plan) -> str:
     """The plan in a file, as workers find it."""
-    path = folder / f"plan {plan.layout.digest} {len(plan.keys)}"
+    path = folder / f"plan {plan.layout.digest.hex()} {len(plan.keys)}"
     path.write_text(plan.to_json(), encoding="utf-8")
     return str(path)
 
