@@ -130,8 +130,14 @@ def in_one_process(plan: rillet.Plan) -> Releases:
     return joined(found)
 
 
-@pytest.mark.parametrize("at_hand", [False, True])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("name", "at_hand"),
+    [
+        *((name, False) for name in PLANS),
+        ("by count, together", True),
+        ("by the clock, pure", True),
+    ],
+)
 def test_the_same_numbers_as_in_one_process(name: str, at_hand: bool, tmp_path: Path) -> None:
     plan, parts, found = plan_of(name), {}, []
     own = opened(tmp_path, plan, PLANS[name][2])
@@ -187,9 +193,9 @@ def test_what_happened_is_kept_until_the_page_is_written_anew(tmp_path: Path) ->
         if found:
             assert sorted_records(joined(found)) == sorted_records(expected)
         sizes.append(len(parts[0]))
-    # What is common, progress, and changes after changes; then a page in their place.
-    assert sizes[:16] == list(range(3, 19)) and max(sizes) == 19
-    assert sizes[16] == 3 and "page 0" in parts[0]
+    # What is common, what was learned, progress, and changes after changes; then a page in their place.
+    assert sizes[:16] == list(range(4, 20)) and max(sizes) == 20
+    assert sizes[16] == 4 and "page 0" in parts[0]
 
 
 def test_rows_that_were_absorbed_are_left_out(tmp_path: Path) -> None:

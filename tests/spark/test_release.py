@@ -184,7 +184,7 @@ def test_another_plan_secret_version_or_use_is_refused(spark: Any, tmp_path: Pat
     (world.checkpoint / ".rillet.crc").unlink(missing_ok=True)
     table = json.loads(about.read_text())
     about.write_text(json.dumps({**table, "version": 0}))
-    with pytest.raises(StateError, match="expected a checkpoint of version 2, found 0"):
+    with pytest.raises(StateError, match="expected a checkpoint of version 3, found 0"):
         world.releases(spark)
     about.write_text("{")
     with pytest.raises(StateError, match="damaged"):

@@ -23,7 +23,7 @@ from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
 from rillet.spark.group import PROGRESS, Group, Rows, Setup, by_group
 from rillet.statistic import Range
-from rillet.step import clipping_fields, numbers_of
+from rillet.step import clipping_fields
 
 if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import DataFrameLike
@@ -159,7 +159,7 @@ def sent(layout: Layout) -> list[Field]:
 
 def fixed(layout: Layout) -> dict[str, Any]:
     """The fields that all records of a plan have in common; None for numbers that none has."""
-    own, names = numbers_of(layout), layout.statistic.names
+    names = layout.statistic.names
     clipping, unknown = layout.declared_range, float("nan")
     same: dict[str, Any] = {**dict.fromkeys(NUMBERS), **layout.common}
     for name, number in clipping_fields(layout, clipping or Range(0.0, 1.0), unknown).items():
@@ -167,7 +167,7 @@ def fixed(layout: Layout) -> dict[str, Any]:
             del same[name]
         else:
             same[name] = None if np.isnan(number) else number
-    for name in own:
+    for name in layout.numbers:
         same.pop(name, None)
     return same if len(names) > 1 else {**same, "name": names[0]}
 
