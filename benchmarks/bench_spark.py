@@ -199,9 +199,8 @@ def plain_job(job: Job) -> Path:
     from rillet.spark.group import usual_keys_in_group
 
     rows, clock = streams(job)
-    size, clock_of = usual_keys_in_group(job.plan().layout, CORES), ()
-    if job.by_clock:
-        clock_of = START, MINUTE
+    size = usual_keys_in_group(job.plan().layout, CORES)
+    clock_of = (START, MINUTE) if job.by_clock else ()
     keys = _folder() / f"keys-{job.keys}"
     keys.write_text("\n".join(job.names), encoding="utf-8")
     plain = Plain(str(keys), size, CORES, *clock_of)

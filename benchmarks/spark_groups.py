@@ -108,12 +108,12 @@ def measure(
             for one in releases:
                 frame_of(one, fields)
             spent.on("to Arrow")
-            for name, content in own.changed():
-                if content is None:
+            for name, sealed in own.changed():
+                if sealed is None:
                     del state[name]
                 else:
-                    state[name] = content
-                    written += len(content)
+                    state[name] = sealed
+                    written += len(sealed)
             opened.keep(number, own)
             spent.on("sealing state")
             found += [one for one in releases if len(one)]

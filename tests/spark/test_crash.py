@@ -8,7 +8,7 @@ import pytest
 from tests.spark.driven import batches, finished, killed, start, wait, wait_for
 from tests.spark.test_release import FIXED, WORLDS, by_count
 
-from helpers.spark import ON_CLUSTER, PATIENCE, Cluster, end, need_java, records
+from helpers.spark import ON_CLUSTER, Cluster, end, need_java, records
 
 pytestmark = [
     pytest.mark.long,
@@ -29,21 +29,6 @@ def test_a_driver_that_is_killed_goes_on(name: str, tmp_path: Path) -> None:
     assert batches(world) == (2, 1)
     killed(world, "before", 2)
     finished(world, master="local[2]")
-    assert records(world.out) == expected
-
-
-def test_a_driver_that_is_killed_again_and_again_goes_on(tmp_path: Path) -> None:
-    need_java()
-    world, expected = by_count(tmp_path, 300, 6, **FIXED)
-    killed(world, "before", 0)
-    for seconds in (0.1, 0.4, 0.7, 1.0):
-        process = start(world, ("during", 1, seconds))
-        process.wait(PATIENCE)  # it may have been done before
-        end(process)
-    for _ in range(2):
-        killed(world, "behind", 2)
-        assert batches(world) == (3, 2)
-    finished(world)
     assert records(world.out) == expected
 
 

@@ -193,7 +193,7 @@ def test_what_happened_is_kept_until_the_page_is_written_anew(tmp_path: Path) ->
         if found:
             assert sorted_records(joined(found)) == sorted_records(expected)
         sizes.append(len(parts[0]))
-    # What is common, what was learned, progress, and changes after changes; then a page in their place.
+    # Common, learned, progress, and changes after changes; then a page in their place.
     assert sizes[:16] == list(range(4, 20)) and max(sizes) == 20
     assert sizes[16] == 4 and "page 0" in parts[0]
 

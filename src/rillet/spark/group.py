@@ -228,7 +228,7 @@ class Opened:
     def keep(self, number: int, group: Group) -> None:
         """Have a group at hand, whose parts were all written."""
         self._at_hand[number] = group
-        while sum(own.bytes for own in self._at_hand.values()) > _AT_HAND:
+        while sum(own.size for own in self._at_hand.values()) > _AT_HAND:
             self._at_hand.popitem(last=False)
 
     @cached_property
@@ -394,7 +394,7 @@ class Group:
     # --- as parts ----------------------------------------------------------------------------
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """How much memory it takes, about."""
         fleet = self._store.fleet
         return sum(self._sizes.values()) if fleet is None else fleet.bytes_of_pages
