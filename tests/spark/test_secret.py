@@ -1,10 +1,8 @@
-"""The secret, and the data, are nowhere in the clear but in their own files."""
+"""On a cluster, too, the secret and the data are nowhere in the clear but in their own files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +13,11 @@ from tests.spark.test_release import FIXED, World, by_count
 import rillet
 from helpers.spark import ON_CLUSTER, Cluster, events_in, files_with, records, saved, spellings
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def world_of(folder: Path) -> tuple[World, list[bytes], list[bytes]]:
@@ -28,21 +30,6 @@ def world_of(folder: Path) -> tuple[World, list[bytes], list[bytes]]:
     return world, spellings(own), [np.float64(value).tobytes() for value in values[1:9]]
 
 
-def test_a_checkpoint_and_what_a_page_shows(spark: Any, tmp_path: Path) -> None:
-    world, secret, values = world_of(tmp_path)
-    world.run(spark)
-    identity = (world.checkpoint / "metadata").read_text()[7:43].encode()
-    events = Path(urlparse(spark.conf.get("spark.eventLog.dir")).path)
-    assert files_with(events, [identity])
-    for folder in (world.checkpoint, world.out, events):
-        assert not files_with(folder, secret)
-    assert files_with(world.frames.folder, values) and not files_with(world.checkpoint, values)
-    plan = world.releases(spark)._jdf.queryExecution().toString()
-    assert "TransformWithState" in plan
-    assert not any(word in plan.encode() for word in secret)
-
-
-@pytest.mark.long
 def test_logs_and_pages_of_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     world, secret, values = world_of(tmp_path / "world")
     (tmp_path / "events").mkdir()
