@@ -201,13 +201,8 @@ def joined(parts: Sequence[Releases]) -> Releases:
 
 #: Seconds until a part of a cluster has started, or a query has ended, on a busy machine.
 PATIENCE = 240.0
-#: Two tasks at a time, one on each worker; who is gone is missed soon.
-ON_CLUSTER = {
-    "spark.executor.memory": "900m",
-    "spark.executor.cores": "1",
-    "spark.network.timeout": "20s",
-    "spark.executor.heartbeatInterval": "2s",
-}
+#: Two tasks at a time, one on each worker.
+ON_CLUSTER = {"spark.executor.memory": "900m", "spark.executor.cores": "1"}
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
