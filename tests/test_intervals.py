@@ -19,8 +19,8 @@ import pytest
 
 import rillet.step
 from helpers.streams import made
-from helpers.worlds import quick_judge
 from rillet import Plan, Secret
+from rillet.audit.replay import quick_judge
 from rillet.layout import Layout
 from rillet.release import noise_deviations
 from rillet.statistic import STATISTICS

@@ -14,8 +14,8 @@ import pytest
 from tests.privacy.test_levels import OTHERS, TICKS, plan_of, strategies
 
 from helpers.streams import made
-from helpers.worlds import World, by_clock, paid
 from rillet.amendments import Amendment
+from rillet.audit.replay import World, by_clock, paid
 from rillet.layout import Layout
 from rillet.privacy import gaussian_mu
 from rillet.threshold import TailHistogram

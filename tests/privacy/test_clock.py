@@ -16,11 +16,12 @@ import pytest
 
 import rillet.step
 from helpers.streams import looks_back, made
-from helpers.worlds import by_clock, by_count, log_ratio, paid, saturating
 from rillet import Plan
+from rillet.audit.replay import by_clock, by_count, log_ratio, paid
 from rillet.errors import ParameterError
 from rillet.gather.grid import LARGEST_SUM
 from rillet.layout import Layout
+from rillet.noise import Secret
 from rillet.privacy import Cost, delta_at
 from rillet.statistic import STATISTICS, running
 from rillet.strategy import (
@@ -133,6 +134,11 @@ def assert_within(layout: Layout, t: int, found: Any) -> float:
     return float((found.epsilon + found.mu_squared) / (charged.epsilon + charged.mu_squared))
 
 
+def shown(strategy: Any) -> float:
+    """Honaker's releases do not show every node of the tree that they are made of."""
+    return 0.8 if (strategy.name, strategy.law) == ("honaker-tree", "gaussian") else 1.0
+
+
 def added_everywhere(
     layout: Layout, stream: list[tuple[int, float]], values: tuple[float, ...]
 ) -> dict[int, float]:
@@ -160,9 +166,17 @@ def test_an_added_observation_pays_what_is_charged(shape, strategy):
         assert all(segment.look is not None for segment in layout.segments)
     largest = added_everywhere(layout, STREAM, (INF, -INF))
     # No more is charged than is needed: the first leaf after the warm-up is in all nodes.
-    assert largest[layout.lag + 1] > 0.98
+    assert largest[layout.lag + 1] > 0.98 * shown(strategy)
     # Of what a rank may cost only a part is seen here, since the bound is for all values.
     assert all(largest[tick] > 0.45 for tick in range(1, layout.lag + 1))
+
+
+def saturating(layout: Layout, ranges: float) -> Layout:
+    """The same layout, whose ticks are full when their sum is so many times the clipping range."""
+    assert layout.main is not None
+    changed = replace(layout)
+    changed.__dict__["largest_leaf"] = round(ranges * layout.main.steps)
+    return changed
 
 
 FULL = [(5, INF)] * 8 + [(8, -INF)] * 8 + [(9, INF), (9, -INF)] * 8
@@ -224,9 +238,10 @@ def test_a_replaced_observation_pays_what_is_charged(shape, strategy):
     largest = replaced_everywhere(layout)
     first = layout.lag + 1
     # A missing value is in no counts, so that only half of the look's share is needed for it.
-    assert largest[first, True] > (0.98 if layout.segments[0].look is None else 0.94)
+    needed = 0.98 if layout.segments[0].look is None else 0.94
+    assert largest[first, True] > needed * shown(strategy)
     if not shape.startswith("count"):
-        assert largest[first, False] > 0.98
+        assert largest[first, False] > 0.98 * shown(strategy)
 
 
 def test_leaves_of_several_observations_with_missing_ones():
@@ -338,11 +353,11 @@ def test_no_transcript_is_likelier_than_promised(cadence, strategy):
     for secret in range(60):
         if cadence == "clock":
             layout = clock_plan("mean-fixed", strategy).layout
-            one = by_clock(layout, STREAM, secret=secret)
+            one = by_clock(layout, STREAM, secret=Secret.for_tests(secret))
             two = by_clock(layout, [(1, INF), *STREAM], one)
         else:
             layout = count_plan("mean-fixed", strategy).layout
-            one = by_count(layout, VALUES, secret=secret)
+            one = by_count(layout, VALUES, secret=Secret.for_tests(secret))
             two = by_count(layout, [NAN, *VALUES[1:]], one)
         found.append(abs(log_ratio(one, two)))
     assert max(found) <= 1 + 1e-12
@@ -359,7 +374,7 @@ def audited(runs: int, shape: str, *, seen: float) -> None:
     for secret in range(runs):
         # Either stream is the one that runs, and the other the one that might have.
         streams = (STREAM, exposed) if secret % 2 else (exposed, STREAM)
-        one = by_clock(layout, streams[0], secret=secret)
+        one = by_clock(layout, streams[0], secret=Secret.for_tests(secret))
         ratios.append(log_ratio(one, by_clock(layout, streams[1], one)))
     for at in (0.0, 0.5 * epsilon, epsilon):
         beyond = np.maximum(0.0, -np.expm1(at - np.array(ratios)))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from helpers.worlds import by_clock, by_count, paid
 from rillet import Count, Histogram, Mean, Person, Plan, Quantile, Share
+from rillet.audit.replay import by_clock, by_count, paid
 from rillet.layout import Layout
 from rillet.privacy import Cost
 from rillet.strategy import BinaryTree, BufferedToeplitz, Independent, SignedDigitTree

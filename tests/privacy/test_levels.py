@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from helpers.streams import looks_back, made
-from helpers.worlds import World, by_clock, paid
 from rillet import Person, Plan
+from rillet.audit.replay import World, by_clock, paid
 from rillet.errors import ParameterError
 from rillet.layout import Layout
 from rillet.privacy import gaussian_mu

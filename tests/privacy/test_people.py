@@ -16,10 +16,11 @@ import pytest
 
 import rillet.plan.calibrate
 from helpers.streams import looks_back, made
-from helpers.worlds import by_clock, log_ratio, paid
 from rillet import Person, Plan
+from rillet.audit.replay import by_clock, log_ratio, paid
 from rillet.errors import ParameterError
 from rillet.layout import Layout
+from rillet.noise import Secret
 from rillet.privacy import Cost, delta_at, gaussian_mu
 from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES, Contributions
@@ -194,8 +195,8 @@ def test_the_most_exposed_person_stays_below_the_claim(shape):
     person = [(tick, INF) for tick in ticks]
     ratios = []
     for secret in range(60):
-        one = by_clock(layout, person + OTHERS, secret=secret)
-        two = by_clock(layout, OTHERS, one, secret=secret)
+        one = by_clock(layout, person + OTHERS, secret=Secret.for_tests(secret))
+        two = by_clock(layout, OTHERS, one, secret=Secret.for_tests(secret))
         ratios.append(log_ratio(one, two))
     losses = np.maximum(0.0, 1 - np.exp(1.0 - np.array(ratios)))
     claimed = float(delta_at(1.0, promised(layout)))

@@ -8,18 +8,18 @@ identity for most), ``D`` that of the decoder (noisy nodes to prefix sums).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass
 from fractions import Fraction
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from rillet.noise import IntArray
 from rillet.strategy.base import State, Strategy
 from rillet.testing.neighbours import largest_distances
+from rillet.testing.shifts import LARGE_IMPULSE, ChosenDraws, least_shift, noise_matrix, norm_of
 from rillet.testing.violation import ContractViolation
 
 __all__ = ["check_strategy"]
@@ -28,7 +28,6 @@ __all__ = ["check_strategy"]
 LONGER = (16, 33, 64, 100)
 #: Leaves as large as this must still be summed exactly.
 LARGE_LEAF = 2**40
-LARGE_IMPULSE = 2**30
 #: Longer streams have too many ways to move several leaves.
 LONGEST_REPEATED = 5
 
@@ -89,28 +88,6 @@ def check_strategy(
 # --- Running a strategy --------------------------------------------------------------------------
 
 
-@dataclass
-class _Draws:
-    """Stand-in for keyed noise: chosen integers by (level, index); remembers every address."""
-
-    chosen: Callable[[int, int], int]
-    addresses: list[tuple[int, int]] = field(default_factory=list)
-
-    def level(self, number: int) -> _LevelDraws:
-        return _LevelDraws(self, number)
-
-
-@dataclass(frozen=True)
-class _LevelDraws:
-    draws: _Draws
-    number: int
-
-    def draw(self, start: int, count: int) -> IntArray:
-        addresses = [(self.number, index) for index in range(start, start + count)]
-        self.draws.addresses += addresses
-        return np.array([self.draws.chosen(*address) for address in addresses], np.int64)
-
-
 @dataclass(frozen=True)
 class _Run:
     """What came out of one run, and the states of encoder, noise and decoder after each block."""
@@ -144,7 +121,7 @@ class _Probe:
         encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
         process = strategy.noise_process(leaves)
         encoded, made, decoded = encoder.start(), process.start(), decoder.start()
-        draws = _Draws(chosen)
+        draws = ChosenDraws(chosen)
         nodes, noises, prefixes = [], [], []
         states = {}
         first = 1
@@ -195,10 +172,7 @@ class _Probe:
 
     def matrix_of_noise(self) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
         """``N``: column ``i`` holds the noise of the nodes when only draw ``i`` is 1."""
-        zeros = np.zeros(self.leaves, np.int64)
-        addresses = self.run(zeros).addresses
-        columns = [self.run(zeros, chosen=_only(address)).noise for address in addresses]
-        return np.column_stack(columns) / float(LARGE_IMPULSE), addresses
+        return noise_matrix(self.strategy, self.leaves)
 
     def matrix_of_decoder(self) -> NDArray[np.float64]:
         """``D``: column ``i`` holds the prefix sums when only node ``i`` is 1."""
@@ -209,11 +183,6 @@ class _Probe:
         found = [decoder.decode(decoder.start(), 1, nodes)[1] for nodes in impulses]
         moved = np.column_stack(found[:-1]) - np.asarray(found[-1])[:, None]
         return np.asarray(moved / float(LARGE_IMPULSE), np.float64)
-
-
-def _only(address: tuple[int, int]) -> Callable[[int, int], int]:
-    """A large impulse at one address, so that a noise process may round what it makes of it."""
-    return lambda level, index: LARGE_IMPULSE * ((level, index) == address)
 
 
 def _copied(state: State) -> State:
@@ -278,28 +247,16 @@ def _check_sensitivity(probe: _Probe, steps: int, *, linear: bool, tight: bool) 
 def _least_shift(
     probe: _Probe, noise: NDArray[np.float64], moves: NDArray[np.int64]
 ) -> tuple[Fraction, list[int]]:
-    """Least norm of a shift of the draws that looks like moved leaves; the largest of all moves.
-
-    Draws ``z`` and ``z + Δ`` with ``N·Δ = C·move`` give the same release on the two neighbours,
-    so the norm of Δ is a sensitivity.  For Laplace noise a linear program finds the least.
-    """
-    encoder = probe.matrix_of_encoder()
+    """Least norm of a shift of the draws that looks like moved leaves; the largest of all moves."""
+    encoder, law = probe.matrix_of_encoder(), probe.strategy.law
     largest, worst = Fraction(0), [0]
     for move in moves:
-        moved = encoder @ move
-        if probe.strategy.law == "laplace":
-            doubled = np.hstack([noise, -noise])
-            solved = linprog(np.ones(doubled.shape[1]), A_eq=doubled, b_eq=moved, method="highs")
-            possible, least = solved.status == 0, float(solved.fun or 0.0)
-        else:
-            shift, *_ = np.linalg.lstsq(noise, moved, rcond=None)
-            possible, least = np.allclose(noise @ shift, moved), float(shift @ shift)
-        if not possible:
+        shift = least_shift(law, noise, encoder @ move)
+        if shift is None:
             raise probe.fail("sensitivity", f"no noise hides leaves that move by {move.tolist()}")
-        # The optimum of an integer problem of this kind; whatever is not is kept, and shows.
-        exact = Fraction(round(least)) if abs(least - round(least)) < 1e-7 else Fraction(least)
-        if exact > largest:
-            largest, worst = exact, move.tolist()
+        norm = norm_of(law, shift)
+        if norm > largest:
+            largest, worst = norm, move.tolist()
     return largest, worst
 
 

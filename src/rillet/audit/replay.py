@@ -1,49 +1,65 @@
-"""Two neighbouring streams with the same releases: what meets the noise in either of them.
+"""Record and replay: two neighbouring streams with the same releases, and what meets the noise.
 
 A mechanism is private because a transcript (all noisy numbers, in order) is nearly as likely under
 one stream as under its neighbour.  Here the neighbour is run on the transcript of the first stream:
-its exact numbers are computed by the code under test, and what is released is that of the first.
+its exact numbers are computed by the code under audit, and what is released is that of the first.
 So the movements are those that an observer of the first stream would have to explain, with ranges
-and splits that were chosen from these very releases.
+and splits that were chosen from these very releases; and everything public must come out the same.
+
+**Privacy.** For audits and tests, on made-up streams: what is recorded is not private.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
+from unittest.mock import patch
 
 import mpmath
 import numpy as np
-import pytest
 
 import rillet.step
+from rillet.audit.hockey_stick import smooth_delta
 from rillet.layout import Layout
 from rillet.noise import Secret
+from rillet.precision import precision
+from rillet.privacy import Cost
 from rillet.release import Releases
-from rillet.statistic import Range
+from rillet.statistic import Range, Setting
 from rillet.step import advance, start, step
-from rillet.strategy import STRATEGIES, HonakerTree, RestartedTree, SignedDigitTree
 from rillet.testing.lattice import TAILS, lattice_probability
-from rillet.threshold import Finding, TailHistogram
+from rillet.testing.shifts import hiding_norms
+from rillet.threshold import Finding, SmoothQuantile, TailHistogram, Threshold
 from rillet.threshold.rank import Cells, weight_table
+from rillet.threshold.smooth import Unreleased
 
-_KINDS = [STRATEGIES.get(name, "strategy") for name in STRATEGIES.names()]
+#: Where nothing depends on which secret it is.
+FIXED: Final = Secret.for_tests(1)
+
+
+class Diverged(AssertionError):
+    """Something public differs between neighbours although all releases are the same."""
 
 
 @dataclass
 class Meeting:
-    """Exact integers that meet noise: ``noisy`` is released, ``cells`` stand for a drawn rank."""
+    """Exact numbers that meet noise.
+
+    ``noisy`` is what was released.  ``cells`` stand for a rank that is drawn with ``budget``,
+    ``unreleased`` for a quantile with its smooth sensitivity.
+    """
 
     label: str
     exact: list[int] = field(default_factory=list)
-    noisy: list[int] = field(default_factory=list)
+    noisy: list[Any] = field(default_factory=list)
     law: str = ""
     scale: float = 0.0
     column: int = 0
     cells: Cells | None = None
+    unreleased: Unreleased | None = None
     budget: Fraction = Fraction(0)
 
 
@@ -59,7 +75,10 @@ class World:
         """All that is public at the end, but for what follows from it."""
         releases, state = self.releases, self.state
         assert releases is not None
-        looks = [(look.observations, look.noisy.tolist(), look.centre) for look in state.looks]
+        looks = [
+            (look.observations, look.noisy.tolist(), look.centre, look.point)
+            for look in state.looks
+        ]
         decided = (state.anchor, state.ranges, state.worth, state.warm_up_units, state.cut)
         return repr((releases.t.tolist(), releases.value.tolist(), state.complete, looks, decided))
 
@@ -67,19 +86,25 @@ class World:
 class _Watch:
     """Hooks between the exact numbers and the noise; replays ``given`` where there is one."""
 
-    def __init__(self, layout: Layout, given: World | None) -> None:
+    def __init__(self, layout: Layout | None, given: World | None) -> None:
         self.layout, self.world = layout, World()
         self._given = iter(given.meetings) if given is not None else None
         self.part, self.column = "", 0
+        self.exact: list[int] = []
+        self.budget = Fraction(0)
 
     def meet(self, meeting: Meeting) -> Meeting:
         """Note a meeting; returns the one whose numbers are released."""
         self.world.meetings.append(meeting)
         if self._given is None:
             return meeting
-        released = next(self._given)
-        assert released.label == meeting.label
-        assert (released.law, released.scale) == (meeting.law, meeting.scale)
+        released = next(self._given, None)
+        kind = (meeting.label, meeting.law, meeting.scale, len(meeting.exact))
+        if released is None or kind != (
+            *(released.label, released.law, released.scale),
+            len(released.exact),
+        ):
+            raise Diverged(f"{meeting.label} draws other noise on a neighbour")
         meeting.noisy = released.noisy
         return released
 
@@ -93,6 +118,8 @@ class _Encoder:
 
     def encode(self, state: Any, first: int, exact_leaves: Any) -> Any:
         following, exact_nodes = self._own.encode(state, first, exact_leaves)
+        if exact_nodes.dtype != np.int64:
+            raise Diverged(f"nodes are {exact_nodes.dtype}: expected integers left of the noise")
         self._watch.exact = exact_nodes.tolist()
         return following, exact_nodes
 
@@ -100,22 +127,20 @@ class _Encoder:
 class _Decoder(_Encoder):
     def decode(self, state: Any, first: int, noisy: Any) -> Any:
         watch = self._watch
+        assert watch.layout is not None
+        if noisy.dtype != np.int64:
+            raise Diverged(f"noisy nodes are {noisy.dtype}: expected integer noise")
         mechanism = watch.layout.warm_up if watch.part == "warm-up" else watch.layout.main
+        assert mechanism is not None
+        law, scale = mechanism.strategy.law, mechanism.scale
         released = watch.meet(
-            Meeting(
-                watch.part,
-                watch.exact,
-                noisy.tolist(),
-                mechanism.strategy.law,
-                mechanism.scale,
-                watch.column,
-            )
+            Meeting(watch.part, watch.exact, noisy.tolist(), law, scale, watch.column)
         )
         watch.column += 1
         return self._own.decode(state, first, np.array(released.noisy, np.int64))
 
 
-def quick_judge(self: Any, bounds: Range, looks: Any, ranges: Any, outlook: Any) -> Finding:
+def quick_judge(self: Any, bounds: Range, looks: Any, _: Any, outlook: Any) -> Finding:
     """A range that depends on everything that a look says: as a judge, only much faster."""
     seen = sum(int(np.dot(look.noisy, np.arange(len(look.noisy)) % 7)) for look in looks)
     seen += sum(look.observations + round(1000 * (look.centre or 0.0)) for look in looks)
@@ -126,11 +151,13 @@ def quick_judge(self: Any, bounds: Range, looks: Any, ranges: Any, outlook: Any)
 
 
 @contextmanager
-def watched(layout: Layout, given: World | None, *, quick: bool = True) -> Iterator[_Watch]:
-    """Hook into everything that meets noise."""
+def watched(
+    layout: Layout | None, given: World | None = None, *, quick: bool = True
+) -> Iterator[_Watch]:
+    """Hook into everything that meets noise; ``quick`` puts :func:`quick_judge` in place."""
     watch = _Watch(layout, given)
 
-    def within(part: str, original: Any) -> Any:
+    def within(part: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
             watch.part, watch.column = part, 0
             return original(*arguments, **named)
@@ -156,34 +183,49 @@ def watched(layout: Layout, given: World | None, *, quick: bool = True) -> Itera
 
     def draw_rank(self: Cells, budget: Fraction, *more: Any) -> int:
         drawn = [rank(self, budget, *more)]
-        return watch.meet(Meeting("rank", [], drawn, cells=self, budget=budget)).noisy[0]
+        return int(watch.meet(Meeting("rank", [], drawn, cells=self, budget=budget)).noisy[0])
 
-    later, first, rank = rillet.step.later_look, TailHistogram.first_look, Cells.draw
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in _KINDS:
+    def draw_smooth(self: Any, unreleased: Unreleased, *more: Any) -> Range:
+        drawn = [smooth(self, unreleased, *more)]
+        meeting = Meeting("smooth", [], drawn, self.law, unreleased=unreleased)
+        meeting.budget = watch.budget
+        found: Range = watch.meet(meeting).noisy[0]
+        return found
+
+    def prepare(self: Any, raw_values: Any, bounds: Range, budget: Fraction, delta: float) -> Any:
+        watch.budget = budget
+        return prepared(self, raw_values, bounds, budget, delta)
+
+    later, first = rillet.step.later_look, TailHistogram.first_look
+    rank, smooth, prepared = Cells.draw, SmoothQuantile.draw, SmoothQuantile.prepare
+    parts = [] if layout is None else [layout.main, layout.warm_up]
+    with ExitStack() as stack:
+
+        def put(owner: Any, name: str, stand_in: Any) -> None:
+            stack.enter_context(patch.object(owner, name, stand_in))
+
+        for kind in {type(part.strategy) for part in parts if part is not None}:
             encoder, decoder = kind.encoder, kind.decoder
-            patch.setattr(
-                kind, "encoder", lambda self, n, own=encoder: _Encoder(own(self, n), watch)
-            )
-            patch.setattr(
-                kind, "decoder", lambda self, n, own=decoder: _Decoder(own(self, n), watch)
-            )
+            put(kind, "encoder", lambda self, n, own=encoder: _Encoder(own(self, n), watch))
+            put(kind, "decoder", lambda self, n, own=decoder: _Decoder(own(self, n), watch))
         for name, part in (("_finish_warm_up", "warm-up"), ("_release_leaves", "main")):
-            patch.setattr(rillet.step, name, within(part, getattr(rillet.step, name)))
-        patch.setattr(rillet.step, "later_look", look_again)
-        patch.setattr(TailHistogram, "first_look", look_first)
-        patch.setattr(Cells, "draw", draw_rank)
+            put(rillet.step, name, within(part, getattr(rillet.step, name)))
+        put(rillet.step, "later_look", look_again)
+        put(TailHistogram, "first_look", look_first)
+        put(Cells, "draw", draw_rank)
+        put(SmoothQuantile, "prepare", prepare)
+        put(SmoothQuantile, "draw", draw_smooth)
         if quick:
-            patch.setattr(TailHistogram, "judge", quick_judge)
+            put(TailHistogram, "judge", quick_judge)
         yield watch
 
 
 def by_clock(
     layout: Layout,
-    stream: list[tuple[int, float]],
+    stream: Sequence[tuple[int, float]],
     given: World | None = None,
     *,
-    secret: int = 1,
+    secret: Secret = FIXED,
     cuts: tuple[int, ...] = (),
     quick: bool = True,
 ) -> World:
@@ -196,7 +238,7 @@ def by_clock(
     values = np.array([value for _, value in stream], np.float64)
     parts, ends, before = [], sorted({*cuts, layout.length}), 0
     with watched(layout, given, quick=quick) as watch:
-        state = start(layout, Secret.for_tests(secret))
+        state = start(layout, secret)
         for end in ends:
             # Early ones of the next two ticks come already now, and are held.
             now = (ticks > before) & (ticks <= min(end + 2, layout.length))
@@ -209,22 +251,40 @@ def by_clock(
 
 def by_count(
     layout: Layout,
-    values: list[float],
+    values: Sequence[float],
     given: World | None = None,
     *,
-    secret: int = 1,
+    secret: Secret = FIXED,
     cuts: tuple[int, ...] = (),
     quick: bool = True,
 ) -> World:
     """Run a stream by count, in blocks."""
     parts, begin = [], 0
     with watched(layout, given, quick=quick) as watch:
-        state = start(layout, Secret.for_tests(secret))
+        state = start(layout, secret)
         for end in sorted({*cuts, len(values)}):
             state, releases = step(layout, (), state, np.array(values[begin:end]), 0)
             begin = end
             parts.append(releases)
         watch.world.releases, watch.world.state = Releases.join(parts), state
+    return watch.world
+
+
+def looked(
+    threshold: Threshold,
+    values: Sequence[float],
+    bounds: Range,
+    budget: Fraction,
+    delta: float,
+    setting: Setting,
+    given: World | None = None,
+    *,
+    secret: Secret = FIXED,
+) -> World:
+    """The first look of a threshold alone, by which it learns a range."""
+    with watched(None, given) as watch:
+        raw_values = np.array(values, np.float64)
+        watch.world.state = threshold.measure(raw_values, bounds, budget, delta, secret, setting)
     return watch.world
 
 
@@ -237,19 +297,30 @@ class Paid:
 
     epsilon: Fraction = Fraction(0)
     mu_squared: Fraction = Fraction(0)
+    delta: Fraction = Fraction(0)
     by_label: dict[str, Fraction] = field(default_factory=dict)
 
     def add(self, label: str, law: str, amount: Fraction) -> None:
+        """Add what one meeting costs: ε, or μ² where the noise is Gaussian."""
         self.by_label[label] = self.by_label.get(label, Fraction(0)) + amount
         if law == "gaussian":
             self.mu_squared += amount
         else:
             self.epsilon += amount
 
+    @property
+    def cost(self) -> Cost:
+        """All of it, as charges have it."""
+        return Cost(epsilon=self.epsilon, delta=self.delta, mu_squared=self.mu_squared)
 
-def paid(layout: Layout, one: World, two: World) -> Paid:
-    """What the noise between two worlds with the same transcript costs."""
-    assert len(one.meetings) == len(two.meetings)
+
+def paid(layout: Layout | None, one: World, two: World) -> Paid:
+    """What the noise between two worlds with the same transcript costs.
+
+    Memberships, column norms and Gram sums are all here: nodes are moved by the encoder itself.
+    """
+    if len(one.meetings) != len(two.meetings):
+        raise Diverged("a neighbour meets noise more often")
     total = Paid()
     prefixes: dict[int, list[int]] = {}
     for first, second in zip(one.meetings, two.meetings, strict=True):
@@ -257,37 +328,32 @@ def paid(layout: Layout, one: World, two: World) -> Paid:
             assert second.cells is not None
             total.add("rank", "laplace", rank_cost(first.cells, second.cells, first.budget))
             continue
+        if first.unreleased is not None:
+            assert second.unreleased is not None
+            if first.unreleased != second.unreleased:
+                pair, epsilon = (first.unreleased, second.unreleased), float(first.budget)
+                total.add("smooth", "laplace", first.budget)
+                total.delta += Fraction(smooth_delta(first.law, *pair, epsilon))
+            continue
         moved = [b - a for a, b in zip(first.exact, second.exact, strict=True)]
-        scale, main = Fraction(first.scale), layout.main
-        if first.label == "main" and isinstance(
-            main.strategy, HonakerTree | RestartedTree | SignedDigitTree
-        ):
+        scale, power = Fraction(first.scale), 1 if first.law == "laplace" else 2
+        norms = None
+        if first.label == "main":
+            assert layout is not None and layout.main is not None
+            norms = hiding_norms(layout.main.strategy, layout.main.leaves)
+        amount = Fraction(sum(abs(m) ** power for m in moved))
+        if norms is not None:
             # The exact numbers are prefix sums: what moved is a leaf, and with it nodes of a tree.
             before = prefixes.setdefault(first.column, [])
             leaves = np.diff([before[-1] if before else 0, *moved]).tolist()
-            numbers = range(len(before) + 1, len(before) + len(leaves) + 1)
+            of_leaves = norms[len(before) : len(before) + len(leaves)]
             before += moved
-            moved = [
-                size
-                for number, size in zip(numbers, leaves, strict=True)
-                for _ in range(memberships(main.strategy, main.leaves, number) if size else 0)
-            ]
-        if first.law == "laplace":
-            total.add(first.label, "laplace", sum(map(abs, moved)) / scale)
-        else:
-            total.add(first.label, "gaussian", sum(m * m for m in moved) / scale**2)
+            sizes = (abs(size) ** power for size in leaves)
+            amount = sum(
+                (norm * size for norm, size in zip(of_leaves, sizes, strict=True)), Fraction(0)
+            )
+        total.add(first.label, first.law, amount / scale**power)
     return total
-
-
-def memberships(strategy: Any, leaves: int, leaf: int) -> int:
-    """Nodes of the tree behind the noise that hold a leaf, of those that are drawn at all."""
-    if isinstance(strategy, SignedDigitTree):
-        return strategy.shape(leaves)[1]
-    if isinstance(strategy, RestartedTree):
-        return int(strategy.constants(leaves)[1])
-    return sum(
-        (((leaf - 1) >> level) + 1) << level <= leaves for level in range(leaves.bit_length())
-    )
 
 
 def rank_cost(one: Cells, two: Cells, budget: Fraction) -> Fraction:
@@ -309,9 +375,9 @@ def rank_cost(one: Cells, two: Cells, budget: Fraction) -> Fraction:
         chances.append([Fraction(weight[i], total) for i in at.tolist()])
     ratios = [a / b for a, b in zip(*chances, strict=True)]
     largest = max(*ratios, 1 / min(ratios))
-    with mpmath.workprec(200):
-        found = mpmath.log(mpmath.mpf(largest.numerator) / largest.denominator)
-        return Fraction(int(mpmath.ceil(mpmath.ldexp(found, 100))), 2**100)
+    with precision(200) as mp:
+        found = mp.log(mp.mpf(largest.numerator) / largest.denominator)
+        return Fraction(int(mp.ceil(mp.ldexp(found, 100))), 2**100)
 
 
 def log_ratio(one: World, two: World) -> float:
@@ -327,26 +393,3 @@ def log_ratio(one: World, two: World) -> float:
                 )
                 total += mpmath.log(p / q)
     return float(total)
-
-
-def saturating(layout: Layout, ranges: float) -> Layout:
-    """The same layout, whose ticks are full when their sum is so many times the clipping range."""
-    assert layout.main is not None
-    changed = replace(layout)
-    changed.__dict__["largest_leaf"] = round(ranges * layout.main.steps)
-    return changed
-
-
-__all__ = [
-    "Meeting",
-    "Paid",
-    "World",
-    "by_clock",
-    "by_count",
-    "log_ratio",
-    "paid",
-    "quick_judge",
-    "rank_cost",
-    "saturating",
-    "watched",
-]
