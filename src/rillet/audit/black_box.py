@@ -54,17 +54,17 @@ class BlackBox:
         scores = _scored(with_unit, without)
         start = int(_LEARNED * len(with_unit))
         middle = start + (len(with_unit) - start) // 3
-        batches = iter(
-            [tuple(own[part] for own in scores) for part in (slice(start, middle), slice(middle, None))]
-        )
+        parts = slice(start, middle), slice(middle, None)
+        batches = iter([(scores[0][part], scores[1][part]) for part in parts])
         counted = 2 * (len(with_unit) - middle)
-        return epsilon_bound(batches, counted, self.plan.delta, alpha)  # type: ignore[arg-type]
+        return epsilon_bound(batches, counted, self.plan.delta, alpha)
 
     def _outcomes(self, runs: int) -> tuple[FloatArray, FloatArray]:
         """What was released, a row for each run."""
         rows: tuple[list[FloatArray], list[FloatArray]] = ([], [])
         if not self.plan.layout.lag:
-            plan = replace(self.plan, keys=range(_KEYS), amendments=(), levels=())
+            keys = tuple((number,) for number in range(_KEYS))
+            plan = replace(self.plan, keys=keys, amendments=(), levels=())
             while sum(map(len, rows[0])) < runs:
                 seen = _by_key(_run_keys(plan), _KEYS)
                 rows[0].append(seen[1::2])
@@ -82,15 +82,17 @@ class BlackBox:
 def _run_one(plan: Plan, unit: bool) -> Releases:
     """One stream that learns its range; the unit is the first after the warm-up, or is not."""
     lag, length = plan.layout.lag, plan.layout.length
-    stream = plan.open(key=plan.keys[0] if plan.keys else ())
+    stream = plan.open_many().stream(plan.keys[0] if plan.keys else ())
     if plan.clock is None:
         values = np.resize(np.array([20.0, -math.inf, 30.0, 5.0]), length)
         values[lag] = math.inf if unit else -math.inf
         return stream.update_many(values)
     times = _times(plan, np.arange(1, length + 1))
-    stream.update_many(np.resize([20.0, 5.0], length), at=times)
+    persons: Any = {} if plan.unit is None else {"person": [f"p{t}" for t in range(length)]}
+    stream.update_many(np.resize([20.0, 5.0], length), at=times, **persons)
     if unit:
-        stream.update_many([math.inf], at=times[lag : lag + 1])
+        own: Any = {} if plan.unit is None else {"person": "unit"}
+        stream.update_many([math.inf] * (length - lag), at=times[lag:], **own)
     return stream.advance(until=_times(plan, np.array([length + 2]))[0])
 
 
@@ -120,17 +122,17 @@ def _run_keys(plan: Plan) -> Releases:
 
 def _seen(releases: Releases) -> FloatArray:
     columns = [np.asarray(releases.rows(name), np.float64).reshape(-1) for name in _SEEN]
-    return np.nan_to_num(np.concatenate(columns), posinf=0.0, neginf=0.0)
+    return np.asarray(np.nan_to_num(np.concatenate(columns), posinf=0.0, neginf=0.0))
 
 
 def _by_key(releases: Releases, keys: int) -> FloatArray:
     """A row for each key: releases come tick after tick, in the order of the keys."""
-    if len(releases) % keys:
+    if len(releases) != keys * len(np.unique(releases.t)):
         raise Diverged("some keys release more or fewer records than others")
     columns = [np.asarray(releases.rows(name), np.float64) for name in _SEEN]
     of_keys = [own.reshape(len(releases) // keys, keys, -1) for own in columns]
     wide = np.concatenate([own.transpose(1, 0, 2).reshape(keys, -1) for own in of_keys], 1)
-    return np.nan_to_num(wide, posinf=0.0, neginf=0.0)
+    return np.asarray(np.nan_to_num(wide, posinf=0.0, neginf=0.0))
 
 
 def _scored(with_unit: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -141,6 +143,7 @@ def _scored(with_unit: FloatArray, without: FloatArray) -> tuple[FloatArray, Flo
     scale = np.where(spread > 0, spread, 1.0)
     parts = [np.clip((own - centre) / scale, -4, 4) for own in (with_unit, without)]
     means = [own[:learned].mean(0) for own in parts]
-    pooled = sum(np.cov(own[:learned].T).reshape(own.shape[1], -1) for own in parts)
-    weights = np.linalg.lstsq(pooled + 0.01 * np.eye(len(pooled)), means[0] - means[1], rcond=None)
-    return parts[0] @ weights[0], parts[1] @ weights[0]
+    within = np.concatenate([own[:learned] - mean for own, mean in zip(parts, means, strict=True)])
+    pooled = within.T @ within / len(within) + 0.01 * np.eye(within.shape[1])
+    weights = np.linalg.solve(pooled, means[0] - means[1])
+    return parts[0] @ weights, parts[1] @ weights

@@ -112,8 +112,7 @@ def _places(layout: Layout, most: int) -> list[int]:
     ends = {1, layout.lag, layout.lag + 1, layout.length}
     ends |= {t for segment in layout.segments for t in (segment.first, segment.last)}
     spread = np.linspace(1, layout.length, most).astype(int).tolist()
-    chosen = sorted({t for t in (*sorted(ends)[:most], *spread) if 1 <= t <= layout.length})
-    return chosen
+    return sorted({t for t in (*sorted(ends)[:most], *spread) if 1 <= t <= layout.length})
 
 
 def _replaced(plan: Plan, secret: Secret, places: int) -> Iterator[tuple[str, int, Cost]]:
@@ -224,6 +223,7 @@ def exposure_of_look(
     spread = np.linspace(lower, upper, observations).tolist()
     sets = [
         spread,
+        [lower] * observations,
         [middle] * observations,
         [upper] * observations,
         [lower] * (observations // 2) + [upper] * (observations - observations // 2),
@@ -251,7 +251,7 @@ def _cost_of_look(
     setting = Setting() if setting is None else setting
     one = looked(threshold, pair[0], bounds, budget, delta, setting, secret=secret)
     two = looked(threshold, pair[1], bounds, budget, delta, setting, one, secret=secret)
-    looks = [(world.state.observations, world.state.point) for world in (one, two)]
+    looks = [(look.observations, look.centre, look.point) for look in (one.state, two.state)]
     if looks[0] != looks[1]:
         raise Diverged(f"{threshold.name}: a look differs although its releases are the same")
     point = one.state.point

@@ -27,7 +27,7 @@ from rillet.strategy import (
 )
 from rillet.threshold import ExponentialQuantile, SmoothQuantile, TailHistogram, Threshold
 
-__all__ = ["SUBJECTS", "Look", "Subject"]
+__all__ = ["SUBJECTS", "Look", "Secrets", "Subject"]
 
 EPSILON: Final = 1.0
 DELTA: Final = 1e-6
@@ -43,6 +43,14 @@ class Look:
 
     threshold: Threshold
     upper: float = 100.0
+    observations: int = 12
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Where all noise comes from: so many fresh ones are compared."""
+
+    count: int = 2**18
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Subject:
 
     name: str
     about: str
-    make: Callable[[], Plan | Look]
+    make: Callable[[], Plan | Look | Secrets]
     asked: float | None = None
 
 
@@ -118,7 +126,10 @@ SUBJECTS: Final = {
             lambda: by_count(BinaryTree(), length=2, statistic=Sum(), keys=range(CROWD)),
         ),
         Subject(
-            "binary-tree-gaussian", "binary tree", lambda: by_clock(BinaryTree("gaussian")), _GAUSSIAN
+            "binary-tree-gaussian",
+            "binary tree",
+            lambda: by_clock(BinaryTree("gaussian")),
+            _GAUSSIAN,
         ),
         Subject(
             "independent-gaussian",
@@ -132,7 +143,10 @@ SUBJECTS: Final = {
             lambda: by_clock(HonakerTree("gaussian"), leaves=2),
         ),
         Subject(
-            "buffered-toeplitz", "buffered Toeplitz", lambda: by_clock(BufferedToeplitz()), _GAUSSIAN
+            "buffered-toeplitz",
+            "buffered Toeplitz",
+            lambda: by_clock(BufferedToeplitz()),
+            _GAUSSIAN,
         ),
         Subject(
             "square-root-toeplitz",
@@ -155,7 +169,7 @@ SUBJECTS: Final = {
         Subject(
             "person",
             "a person: 2 observations, 2 hours apart",
-            lambda: by_clock(BufferedToeplitz(), unit=Person(most=2, apart="2h")),
+            lambda: by_clock(BufferedToeplitz(), leaves=8, unit=Person(most=2, apart="2h")),
             _GAUSSIAN,
         ),
         Subject(
@@ -165,15 +179,27 @@ SUBJECTS: Final = {
             _GAUSSIAN,
         ),
         Subject(
+            "person-learned",
+            "a person, in a range that is learned by looks",
+            lambda: _learned(
+                **_CLOCK,
+                length="14h",
+                lag=4,
+                threshold=TailHistogram(growth=1.5),
+                strategy=BufferedToeplitz(),
+                unit=Person(most=3, apart="2h"),
+            ),
+        ),
+        Subject(
             "histogram",
             "counts of values",
-            lambda: by_clock(BinaryTree(), Histogram(bins=[0.0, 10.0, 50.0]), leaves=2),
+            lambda: by_clock(BinaryTree(), Histogram(bins=(0.0, 10.0, 50.0)), leaves=2),
             _TREE,
         ),
         Subject(
             "quantiles",
             "median and 0.9-quantile",
-            lambda: by_clock(BinaryTree(), Quantile(0.5, 0.9, bins=[0.0, 10.0, 50.0]), leaves=2),
+            lambda: by_clock(BinaryTree(), Quantile(0.5, 0.9, bins=(0.0, 10.0, 50.0)), leaves=2),
             _TREE,
         ),
         Subject(
@@ -212,9 +238,7 @@ SUBJECTS: Final = {
         Subject(
             "learned-together",
             "a range that keys learn together",
-            lambda: _learned(
-                **_CLOCK, length="12h", lag=3, keys=["a", "b"], shared_threshold=True
-            ),
+            lambda: _learned(**_CLOCK, length="12h", lag=3, keys=["a", "b"], shared_threshold=True),
         ),
         Subject(
             "paper",
@@ -228,5 +252,6 @@ SUBJECTS: Final = {
         ),
         Subject("smooth-quantile", "a look: smooth sensitivity", lambda: Look(SmoothQuantile())),
         Subject("tail-histogram", "a look: noisy counts", lambda: Look(TailHistogram())),
+        Subject("secrets", "fresh secrets", Secrets),
     )
 }

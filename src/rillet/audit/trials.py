@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import combinations, count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,7 +61,9 @@ class Bound:
     alpha: float
 
     @classmethod
-    def of(cls, hits: tuple[int, int], trials: tuple[int, int], delta: float, alpha: float) -> Bound:
+    def of(
+        cls, hits: tuple[int, int], trials: tuple[int, int], delta: float, alpha: float
+    ) -> Bound:
         """From how often an event came with the unit, and without it."""
         least = clopper_pearson(hits[0], trials[0], alpha)[0]
         most = clopper_pearson(hits[1], trials[1], alpha)[1]
@@ -100,7 +102,7 @@ def _best_threshold(
     likely = above / len(with_unit)
     unlikely = (len(without) - np.searchsorted(np.sort(without), candidates)) / len(without)
     # What the pilot itself may be wrong by counts as well: else the luckiest event is chosen.
-    spread = math.sqrt(2 * math.log(2 / alpha) * (2 / trials + 1 / len(without)))
+    spread = math.sqrt(4 * math.log(2 / alpha) / trials + 1 / len(without))
     least = likely - spread * np.sqrt(likely) - delta
     most = unlikely + spread * np.sqrt(np.maximum(unlikely, 1 / len(without)))
     usable = (above >= _FEWEST_HITS) & (least > 0)
@@ -121,7 +123,7 @@ class _Batch(NamedTuple):
 class _Score(NamedTuple):
     """How draws are decoded and scored: one for each column that the unit moves."""
 
-    exact_nodes: FloatArray
+    exact_nodes: IntArray
     decode: FloatArray | None
     shift: FloatArray
 
@@ -259,7 +261,7 @@ class Trials:
                 score = next(numbers)
                 if not score.shift.any():
                     continue
-                drawn = noisy[rows] - score.exact_nodes
+                drawn = (noisy[rows] - score.exact_nodes).astype(np.float64)
                 if score.decode is not None:
                     drawn = drawn @ score.decode.T
                 scaled, shift = drawn / self.mechanism.scale, score.shift / self.mechanism.scale
@@ -276,10 +278,10 @@ class Trials:
             assert (exact_leaves[world::2] == exact_leaves[world]).all(), "trials differ"
         moved = (with_unit - without).astype(np.float64)
         if np.array_equal(self._noise, np.eye(self.shown)):
-            return _Score(without * 1.0, None, moved)
+            return _Score(without, None, moved)
         shift = least_shift(self.mechanism.strategy.law, self._noise, moved)
         assert shift is not None, "no noise hides this unit"
-        return _Score(without * 1.0, np.linalg.pinv(self._noise), shift)
+        return _Score(without, np.asarray(np.linalg.pinv(self._noise), np.float64), shift)
 
     # --- the noise itself ------------------------------------------------------------------------
 
@@ -300,12 +302,15 @@ class Trials:
         fits = laplace_scale_p_value if law == "laplace" else normal_scale_p_value
         found = {
             "scale": min(1.0, len(first) * min(fits(own, scale, error=0.5) for own in first)),
+            "repeats": _repeats_p_value(first, scale),
             "between keys": sign_p_value(first[:, 1:] * np.sign(first[:, :-1])),
             "between secrets": sign_p_value(first * np.sign(runs[1])),
             "between plans": sign_p_value(first * np.sign(runs[2])),
         }
-        if len(first) > 1:
-            found["between nodes"] = sign_p_value(first[1:] * np.sign(first[:-1]))
+        pairs = list(combinations(np.sign(first), 2))
+        if pairs:
+            least = min(sign_p_value(one * other) for one, other in pairs)
+            found["between nodes"] = min(1.0, len(pairs) * least)
         return found
 
     def _draws(self, secret: Secret) -> NDArray[np.float64]:
@@ -322,6 +327,16 @@ class Trials:
                 decoded = decoded[:, :1]  # the first leaf has a draw of its own
             drawn.append(decoded.T)
         return np.concatenate(drawn)
+
+
+def _repeats_p_value(draws: FloatArray, scale: float) -> float:
+    """Of as many equal draws as there are: by Markov's inequality, from how many are expected.
+
+    No integer has a chance above ``1/(2·scale)`` (Laplace; a Gaussian one has less).
+    """
+    _, counts = np.unique(np.rint(draws), return_counts=True)
+    found, pairs = int((counts * (counts - 1) // 2).sum()), draws.size * (draws.size - 1) / 2
+    return min(1.0, pairs / (2 * scale) / found) if found else 1.0
 
 
 def _fits_a_fleet(plan: Plan) -> bool:

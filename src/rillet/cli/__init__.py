@@ -29,7 +29,7 @@ __all__ = ["COMMANDS", "build_parser", "main"]
 #: In the order in which a newcomer meets them; each is a module of this package.
 COMMANDS = (
     *("demo", "plan", "run", "serve", "watch", "plot"),
-    *("state", "amend", "ledger", "threshold", "diagnose", "reproduce"),
+    *("state", "amend", "ledger", "threshold", "diagnose", "reproduce", "audit"),
 )
 
 _INTERRUPTED = 130

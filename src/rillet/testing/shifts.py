@@ -83,8 +83,8 @@ def least_shift(
         solved = linprog(np.ones(doubled.shape[1]), A_eq=doubled, b_eq=target / size)
         if solved.status != 0:
             return None
-        half = noise.shape[1]
-        return np.asarray((solved.x[:half] - solved.x[half:]) * size)
+        up, down = np.split(np.asarray(solved.x), 2)
+        return np.asarray((up - down) * size)
     shift, *_ = np.linalg.lstsq(noise, target / size, rcond=None)
     return np.asarray(shift * size) if np.allclose(noise @ shift, target / size) else None
 
