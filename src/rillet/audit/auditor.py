@@ -96,11 +96,11 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain fields, for JSON."""
-        plain = {name: _finite(value) for name, value in asdict(self).items()}
+        plain = {name: finite(value) for name, value in asdict(self).items()}
         return {**plain, "passed": self.passed}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no infinity."""
     return "infinite" if isinstance(value, float) and math.isinf(value) else value
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from rillet.audit.auditor import FAMILY_ALPHA, FULL, QUICK, Report, audit
+from rillet.audit.auditor import FAMILY_ALPHA, FULL, QUICK, Report, audit, finite
 from rillet.audit.broken import BROKEN, Broken, catch
 from rillet.audit.mechanisms import SUBJECTS, Subject
 
@@ -33,14 +33,19 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Caught:
-    """A broken mechanism: with how many secrets it was caught, and how."""
+    """A broken mechanism: with how many secrets it was caught, how, and what ε was measured."""
 
     name: str
     mistake: str
     caught: int
     secrets: int
     how: str
+    measured: float | None
     seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain fields, for JSON."""
+        return {name: finite(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Family:
             "alpha": self.alpha,
             "seconds": round(self.seconds, 1),
             "mechanisms": [report.to_dict() for report in self.reports],
-            "broken": [asdict(each) for each in self.broken],
+            "broken": [each.to_dict() for each in self.broken],
         }
 
     def markdown(self) -> str:
@@ -111,16 +116,21 @@ class Family:
         if self.broken:
             yield Table(
                 "Broken on purpose",
-                ("mistake", "caught", "by"),
+                ("mistake", "caught", "by", "ε ≥"),
                 [
-                    (each.mistake, f"{each.caught} of {each.secrets}", each.how)
+                    (
+                        each.mistake,
+                        f"{each.caught} of {each.secrets}",
+                        each.how,
+                        _number(each.measured),
+                    )
                     for each in self.broken
                 ],
             )
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    return "" if value is None else f"{value:.3f}" if value < 100 else "∞"
 
 
 def audit_one(subject: Subject, *, quick: bool = False) -> Family:
@@ -170,6 +180,11 @@ def caught_of(broken: Broken, secrets: int) -> Caught:
     began, alpha = time.perf_counter(), FAMILY_ALPHA / len(BROKEN) / secrets
     reports = [catch(broken, alpha=alpha) for _ in range(secrets)]
     found = [report for report in reports if not report.passed]
-    how = "" if not found else next(check.name for check in found[0].checks if not check.passed)
+    how, measured = "", None
+    if found:
+        how = next(check.name for check in found[0].checks if not check.passed)
+        shown = [found[0].exact, found[0].bound, found[0].black_box]
+        beyond = [each for each in shown if each is not None and each > found[0].claimed]
+        measured = max(beyond, default=None)
     seconds = time.perf_counter() - began
-    return Caught(broken.name, broken.mistake, len(found), secrets, how, seconds)
+    return Caught(broken.name, broken.mistake, len(found), secrets, how, measured, seconds)

@@ -100,7 +100,7 @@ SUBJECTS: Final = {
     subject.name: subject
     for subject in (
         Subject("binary-tree", "binary tree", lambda: by_clock(BinaryTree()), _TREE),
-        Subject("honaker-tree", "Honaker's tree", lambda: by_clock(HonakerTree(), leaves=2)),
+        Subject("honaker-tree", "Honaker's tree", lambda: by_clock(HonakerTree(), leaves=2), _TREE),
         Subject(
             "signed-digit-tree",
             "signed-digit tree",

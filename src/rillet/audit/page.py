@@ -29,6 +29,7 @@ h2 { font-size: 1.2rem; margin: 2.4rem 0 .4rem; }
 p { max-width: 46rem; margin: .5rem 0; } .faint { color: var(--faint); }
 .verdict { font-weight: 600; } .good { color: var(--good); } .bad { color: var(--bad); }
 svg { width: 100%; height: auto; display: block; } svg text { fill: var(--ink); font-size: 13px; }
+svg .beyond { fill: var(--bad); opacity: .09; }
 svg .faint { fill: var(--faint); font-size: 11.5px; }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; font-size: .92rem; margin: .6rem 0; }
 .legend span::before { content: ""; display: inline-block; width: .9rem; height: .7rem;
@@ -56,6 +57,8 @@ _LEGEND: Final = """
 <span style='--of:var(--exact)'>paid by the most exposed unit</span>
 <span style='--of:var(--ink)'>claimed</span></div>
 """
+#: A larger ε says no more than that nothing is private.
+_ABSURD: Final = 100.0
 #: Of the chart: where names end and numbers begin, and the height of a row.
 _LEFT, _RIGHT, _WIDTH, _ROW = 250, 90, 1000, 30
 
@@ -98,6 +101,9 @@ def _chart(reports: list[Report]) -> str:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(value, most) / most
 
     def rows() -> Iterator[str]:
+        line = min((report.claimed for report in reports), default=1.0)
+        beyond = x(most) - x(line)
+        yield f"<rect x={x(line):.1f} y=18 width={beyond:.1f} height={height - 34} class=beyond />"
         for tick in range(int(most / 0.2) + 1):
             at = x(tick * 0.2)
             yield f"<path d='M{at:.1f} 18V{height - 16}' stroke='var(--line)'/>"
@@ -134,6 +140,8 @@ def _row(report: Report, top: float, x: Callable[[float], float]) -> Iterator[st
 def _caught(each: Caught) -> str:
     of = "good" if each.caught == each.secrets else "bad"
     words = f"caught {each.caught} of {each.secrets} times by {each.how or 'nothing'}"
+    if each.measured is not None and each.measured < _ABSURD:
+        words += f": ε ≥ {each.measured:.2f}"
     return f"<li style='--of:var(--{of})'>{escape(each.mistake)}<small>{escape(words)}</small></li>"
 
 

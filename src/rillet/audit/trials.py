@@ -101,8 +101,8 @@ def _best_threshold(
     above = len(with_unit) - np.searchsorted(np.sort(with_unit), candidates)
     likely = above / len(with_unit)
     unlikely = (len(without) - np.searchsorted(np.sort(without), candidates)) / len(without)
-    # What the pilot itself may be wrong by counts as well: else the luckiest event is chosen.
-    spread = math.sqrt(4 * math.log(2 / alpha) / trials + 1 / len(without))
+    # Two deviations of the pilot itself count as well: else the luckiest event is chosen.
+    spread = math.sqrt(4 * math.log(2 / alpha) / trials + 4 / len(without))
     least = likely - spread * np.sqrt(likely) - delta
     most = unlikely + spread * np.sqrt(np.maximum(unlikely, 1 / len(without)))
     usable = (above >= _FEWEST_HITS) & (least > 0)
