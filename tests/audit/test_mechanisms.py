@@ -18,7 +18,7 @@ from rillet.audit.auditor import FAMILY_ALPHA
 from rillet.audit.broken import BROKEN, catch
 from rillet.audit.exposure import exposure, in_miniature
 from rillet.audit.family import SECRETS, audit_one, caught_of
-from rillet.audit.mechanisms import Look, Secrets
+from rillet.audit.mechanisms import OneLook, Secrets
 from rillet.noise import Secret
 from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES, Strategy
@@ -38,7 +38,7 @@ def test_a_mechanism_passes(name):
         return
     assert report.exact is not None
     assert 0.85 < report.exact <= 1.0 + 1e-9
-    if not isinstance(made, Look):
+    if not isinstance(made, OneLook):
         assert report.bound is not None
         assert report.bound <= report.claimed
 
@@ -66,7 +66,7 @@ def test_a_broken_mechanism_is_caught_with_every_secret(broken):
 
 def test_all_strategies_statistics_and_thresholds_are_audited():
     plans = [made for subject in SUBJECTS.values() if isinstance(made := subject.make(), Plan)]
-    looks = [made for subject in SUBJECTS.values() if isinstance(made := subject.make(), Look)]
+    looks = [made for subject in SUBJECTS.values() if isinstance(made := subject.make(), OneLook)]
     assert {plan.strategy.name for plan in plans} >= set(STRATEGIES.own)
     thresholds = {look.threshold.name for look in looks} | {plan.threshold.name for plan in plans}
     assert thresholds >= set(THRESHOLDS.own)

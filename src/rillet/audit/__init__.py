@@ -9,6 +9,6 @@ with one mistake each, which must all be caught.
 """
 
 from rillet.audit.auditor import FULL, QUICK, Check, Effort, Report, audit
-from rillet.audit.mechanisms import SUBJECTS, Look, Subject
+from rillet.audit.mechanisms import SUBJECTS, OneLook, Subject
 
-__all__ = ["FULL", "QUICK", "SUBJECTS", "Check", "Effort", "Look", "Report", "Subject", "audit"]
+__all__ = ["FULL", "QUICK", "SUBJECTS", "Check", "Effort", "OneLook", "Report", "Subject", "audit"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rillet.audit.black_box import BlackBox
 from rillet.audit.exposure import Exposure, exposure, exposure_of_look, in_miniature
-from rillet.audit.mechanisms import DELTA, EPSILON, Look, Secrets, Subject
+from rillet.audit.mechanisms import DELTA, EPSILON, OneLook, Secrets, Subject
 from rillet.audit.replay import Diverged
 from rillet.audit.trials import BATCH, Bound, Trials, epsilon_bound
 from rillet.noise import Secret
@@ -47,7 +47,7 @@ class Effort:
     places: int
 
 
-FULL: Final = Effort(2**19, 2**25, BATCH, 2**13, 100, 16)
+FULL: Final = Effort(2**19, 3 * 2**23, BATCH, 2**13, 100, 16)
 QUICK: Final = Effort(2**15, 2**16, 2**12, 2**11, 32, 4)
 
 
@@ -118,7 +118,7 @@ class _Auditor:
         """Keep a check."""
         self.checks.append(Check(name, passed, detail))
 
-    def run(self, made: Plan | Look | Secrets, *, until_found: bool) -> None:
+    def run(self, made: Plan | OneLook | Secrets, *, until_found: bool) -> None:
         """All checks, or as many as it takes to find something."""
         for name, check in self._checks_of(made).items():
             try:
@@ -130,10 +130,10 @@ class _Auditor:
             if until_found and not all(each.passed for each in self.checks):
                 return
 
-    def _checks_of(self, made: Plan | Look | Secrets) -> dict[str, Callable[[], None]]:
+    def _checks_of(self, made: Plan | OneLook | Secrets) -> dict[str, Callable[[], None]]:
         if isinstance(made, Secrets):
             return {"secrets": lambda: self._secrets(made)}
-        if isinstance(made, Look):
+        if isinstance(made, OneLook):
             return {"replay": lambda: self._exposed(lambda: _exposure_of(made))}
         small, secret = in_miniature(made), Secret.generate()
         places, threshold = self.effort.places, made.layout.threshold
@@ -173,7 +173,8 @@ class _Auditor:
         for name, p_value in trials.noise_p_values(Secret.generate()).items():
             self.note(f"noise {name}", p_value >= self.alpha, f"p-value {p_value:.2g}")
         pure = trials.mechanism.strategy.law == "laplace"
-        count = effort.laplace if pure else effort.gaussian
+        # Millions where much is to be seen; elsewhere they would show little more.
+        count = effort.laplace if pure or self.subject.asked is None else effort.gaussian
         if plan.layout.crowd:
             count //= _LESS_BY_COUNT
         bound = epsilon_bound(trials.scores(), count, plan.delta, self.alpha)
@@ -200,7 +201,7 @@ class _Auditor:
         self.note("secrets", not repeated, f"{repeated} of {made.count:,} fresh secrets repeat")
 
 
-def _exposure_of(look: Look) -> Exposure:
+def _exposure_of(look: OneLook) -> Exposure:
     return exposure_of_look(
         look.threshold,
         Range(0.0, look.upper),

@@ -92,7 +92,8 @@ def _run_one(plan: Plan, unit: bool) -> Releases:
     stream.update_many(np.resize([20.0, 5.0], length), at=times, **persons)
     if unit:
         own: Any = {} if plan.unit is None else {"person": "unit"}
-        stream.update_many([math.inf] * (length - lag), at=times[lag:], **own)
+        after = times[lag : lag + 1] if plan.unit is None else times
+        stream.update_many([math.inf] * len(after), at=after, **own)
     return stream.advance(until=_times(plan, np.array([length + 2]))[0])
 
 
@@ -136,7 +137,7 @@ def _by_key(releases: Releases, keys: int) -> FloatArray:
 
 
 def _scored(with_unit: FloatArray, without: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """A linear score, learned on the first runs: Fisher's discriminant of ranks within columns."""
+    """A linear score, learned on the first runs: Fisher's discriminant of clipped columns."""
     learned = int(_LEARNED * len(with_unit))
     both = np.concatenate([with_unit[:learned], without[:learned]])
     centre, spread = np.median(both, 0), np.std(both, 0)

@@ -27,7 +27,7 @@ import rillet.strategy.toeplitz.buffered
 import rillet.threshold.smooth
 import rillet.threshold.tail
 from rillet.audit.auditor import Effort, Report, audit
-from rillet.audit.mechanisms import SUBJECTS, Look, Subject, by_clock, by_count
+from rillet.audit.mechanisms import SUBJECTS, OneLook, Subject, by_clock, by_count
 from rillet.fleet import Fleet
 from rillet.gather.gate import Gate
 from rillet.layout import Layout
@@ -506,13 +506,13 @@ BROKEN: Final = tuple(
         (
             "gaussian-constants",
             "the paper's constants of smooth sensitivity with Gaussian noise",
-            Subject("", "", lambda: Look(SmoothQuantile(law="gaussian", calibration="paper"))),
+            Subject("", "", lambda: OneLook(SmoothQuantile(law="gaussian", calibration="paper"))),
             (Calibration, "require_releasable", _always(None)),
         ),
         (
             "all-digits",
             "a learned bound with all its digits",
-            Subject("", "", lambda: Look(SmoothQuantile(quantile=0.5), observations=1000)),
+            Subject("", "", lambda: OneLook(SmoothQuantile(quantile=0.5), observations=1000)),
             (rillet.threshold.smooth, "learned_range", _all_digits),
         ),
         (

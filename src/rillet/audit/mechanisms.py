@@ -27,18 +27,19 @@ from rillet.strategy import (
 )
 from rillet.threshold import ExponentialQuantile, SmoothQuantile, TailHistogram, Threshold
 
-__all__ = ["SUBJECTS", "Look", "Secrets", "Subject"]
+__all__ = ["SUBJECTS", "OneLook", "Secrets", "Subject"]
 
 EPSILON: Final = 1.0
 DELTA: Final = 1e-6
-#: Leaves of a stream: every node of so few is seen in every trial.
-LEAVES: Final = 4
+#: Leaves of a stream: every node of so few is seen in every trial.  Gaussian noise takes millions
+#: of trials, so it gets fewer.
+LEAVES: Final = {"laplace": 4, "gaussian": 2}
 #: Keys by count are a trial each, and take a secret each.
 CROWD: Final = 2**12
 
 
 @dataclass(frozen=True)
-class Look:
+class OneLook:
     """A threshold alone, that learns a range once."""
 
     threshold: Threshold
@@ -59,12 +60,16 @@ class Subject:
 
     name: str
     about: str
-    make: Callable[[], Plan | Look | Secrets]
+    make: Callable[[], Plan | OneLook | Secrets]
     asked: float | None = None
 
 
 def by_clock(
-    strategy: Strategy, statistic: Statistic | None = None, *, leaves: int = LEAVES, **more: Any
+    strategy: Strategy,
+    statistic: Statistic | None = None,
+    *,
+    leaves: int | None = None,
+    **more: Any,
 ) -> Plan:
     """A plan by the clock with a declared range."""
     fields: dict[str, Any] = {
@@ -73,7 +78,7 @@ def by_clock(
         "upper": 100.0,
         "every": "1h",
         "start": "2026-01-01T00:00Z",
-        "length": f"{leaves}h",
+        "length": f"{leaves or LEAVES[strategy.law]}h",
         "lag": 0,
         "strategy": strategy,
         "statistic": Count() if statistic is None else statistic,
@@ -81,7 +86,7 @@ def by_clock(
     return Plan(**{**fields, **more})
 
 
-def by_count(strategy: Strategy, *, length: int = LEAVES, **more: Any) -> Plan:
+def by_count(strategy: Strategy, *, length: int = 4, **more: Any) -> Plan:
     """A plan by count with a declared range."""
     delta = 0.0 if strategy.law == "laplace" else DELTA
     fields: dict[str, Any] = {"epsilon": EPSILON, "delta": delta, "upper": 100.0, "lag": 0}
@@ -168,8 +173,8 @@ SUBJECTS: Final = {
         ),
         Subject(
             "person",
-            "a person: 2 observations, 2 hours apart",
-            lambda: by_clock(BufferedToeplitz(), leaves=8, unit=Person(most=2, apart="2h")),
+            "a person: 2 observations",
+            lambda: by_clock(BufferedToeplitz(), leaves=6, unit=Person(most=2, apart="1h")),
             _GAUSSIAN,
         ),
         Subject(
@@ -248,10 +253,10 @@ SUBJECTS: Final = {
         Subject(
             "exponential-quantile",
             "a look: exponential mechanism",
-            lambda: Look(ExponentialQuantile()),
+            lambda: OneLook(ExponentialQuantile()),
         ),
-        Subject("smooth-quantile", "a look: smooth sensitivity", lambda: Look(SmoothQuantile())),
-        Subject("tail-histogram", "a look: noisy counts", lambda: Look(TailHistogram())),
+        Subject("smooth-quantile", "a look: smooth sensitivity", lambda: OneLook(SmoothQuantile())),
+        Subject("tail-histogram", "a look: noisy counts", lambda: OneLook(TailHistogram())),
         Subject("secrets", "fresh secrets", Secrets),
     )
 }

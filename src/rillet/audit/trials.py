@@ -14,9 +14,9 @@ confidence ``1 − α``, whatever the law of the noise is in truth.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations, count
+from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -138,15 +138,15 @@ class Trials:
 
     def __init__(self, plan: Plan, keys: int = BATCH) -> None:
         self.keys, self.plan = keys, plan
+        #: All keys once, under one master secret.
+        self.run: Callable[[Secret], _Batch] = self._noise_alone
         if plan.layout.crowd:
             assert len(plan.keys) == keys
-            self._run = self._by_count
+            self.run = self._by_count
         elif _fits_a_fleet(plan):
             own: Any = [(f"r{i}", i) for i in range(keys)] if plan.levels else range(keys)
             self.plan = replace(plan, keys=own, groups=None, amendments=())
-            self._run = self._by_clock
-        else:
-            self._run = self._noise_alone
+            self.run = self._by_clock
         self.layout = self.plan.layout
         assert self.layout.main is not None
         self.mechanism = self.layout.main
@@ -161,10 +161,6 @@ class Trials:
         self._scores: list[_Score] | None = None
 
     # --- running ---------------------------------------------------------------------------------
-
-    def run(self, secret: Secret) -> _Batch:
-        """All keys once, under one master secret."""
-        return self._run(secret)
 
     def _by_clock(self, secret: Secret) -> _Batch:
         fleet = self.plan.memory_store(self.plan.tree, secret, "").fleet
@@ -238,10 +234,10 @@ class Trials:
 
     # --- scoring ---------------------------------------------------------------------------------
 
-    def scores(self, secrets: Iterator[Secret] | None = None) -> Iterator[tuple[Any, Any]]:
+    def scores(self) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Batches of scores, of keys with the unit and of keys without, without end."""
-        for secret in secrets or (Secret.generate() for _ in count()):
-            found = self._scored(self.run(secret))
+        while True:
+            found = self._scored(self.run(Secret.generate()))
             yield found[1::2], found[::2]
 
     def _rows(self) -> list[IntArray]:
