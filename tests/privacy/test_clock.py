@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rillet.step
-from helpers.streams import looks_back, made
+from helpers.streams import looks_back, made, shown
 from rillet import Plan
 from rillet.audit.replay import by_clock, by_count, log_ratio, paid
 from rillet.errors import ParameterError
@@ -132,11 +132,6 @@ def assert_within(layout: Layout, t: int, found: Any) -> float:
         of_look = found.by_label.get("rank", 0) + found.by_label.get("first look", 0)
         assert of_look <= layout.threshold_budget
     return float((found.epsilon + found.mu_squared) / (charged.epsilon + charged.mu_squared))
-
-
-def shown(strategy: Any) -> float:
-    """Honaker's releases do not show every node of the tree that they are made of."""
-    return 0.8 if (strategy.name, strategy.law) == ("honaker-tree", "gaussian") else 1.0
 
 
 def added_everywhere(

@@ -177,7 +177,7 @@ class _Auditor:
         count = effort.laplace if pure or self.subject.asked is None else effort.gaussian
         if plan.layout.crowd:
             count //= _LESS_BY_COUNT
-        bound = epsilon_bound(trials.scores(), count, plan.delta, self.alpha)
+        bound = epsilon_bound(trials.scores(), count, plan.delta, self.alpha, normal=not pure)
         self._bounded("trials", bound, plan.epsilon, asked)
 
     def _black_box(self, plan: Plan) -> None:

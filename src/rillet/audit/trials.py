@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from rillet.fleet import draw, rows_of_state
 from rillet.noise import FloatArray, IntArray, Secret
@@ -43,6 +44,8 @@ BATCH: Final = 2**16
 MOST_SHOWN: Final = 8
 #: The part of all trials on which the event is chosen.
 PILOT: Final = 0.125
+#: As many are enough for a mean and a deviation.
+MOST_OF_NORMAL: Final = 2**18
 #: Fewer hits than this among the pilot's trials are no ground to choose an event on.
 _FEWEST_HITS: Final = 16
 #: A value as small as can be, and one as large.
@@ -72,18 +75,26 @@ class Bound:
 
 
 def epsilon_bound(
-    scores: Iterator[tuple[FloatArray, FloatArray]], trials: int, delta: float, alpha: float
+    scores: Iterator[tuple[FloatArray, FloatArray]],
+    trials: int,
+    delta: float,
+    alpha: float,
+    *,
+    normal: bool = False,
 ) -> Bound:
     """Choose an event on the first scores, and count it among ``trials`` others.
 
-    ``scores`` gives batches: of runs with the unit, and of runs without it.
+    ``scores`` gives batches: of runs with the unit, and of runs without it.  ``normal`` says that
+    they should have a normal law: the event is then chosen by its tails, where no few runs are
+    lucky; the bound does not depend on it.
     """
     pilot, seen = [], 0
-    while seen < PILOT * trials:
+    while seen < min(PILOT * trials, MOST_OF_NORMAL if normal else trials):
         pilot.append(next(scores))
         seen += sum(map(len, pilot[-1]))
     with_unit, without = (np.concatenate(each) for each in zip(*pilot, strict=True))
-    threshold = _best_threshold(with_unit, without, trials, delta, alpha)
+    chances = _normal_tails if normal else _counted_tails
+    threshold = _best_threshold(chances(with_unit, without), trials, delta, alpha)
     hits, counted = [0, 0], [0, 0]
     while sum(counted) < trials:
         for world, batch in enumerate(next(scores)):
@@ -92,22 +103,43 @@ def epsilon_bound(
     return Bound.of((hits[0], hits[1]), (counted[0], counted[1]), delta, alpha)
 
 
-def _best_threshold(
-    with_unit: FloatArray, without: FloatArray, trials: int, delta: float, alpha: float
-) -> float:
-    """The threshold whose bound would be largest if its chances were those of the pilot."""
-    candidates = np.unique(np.quantile(with_unit, 1 - np.geomspace(1, 1e-5, 120)[1:]))
-    candidates -= 1e-9 * np.abs(candidates)  # scores have atoms, and floats around them
-    above = len(with_unit) - np.searchsorted(np.sort(with_unit), candidates)
-    likely = above / len(with_unit)
-    unlikely = (len(without) - np.searchsorted(np.sort(without), candidates)) / len(without)
-    # Two deviations of the pilot itself count as well: else the luckiest event is chosen.
-    spread = math.sqrt(4 * math.log(2 / alpha) / trials + 4 / len(without))
+class _Tails(NamedTuple):
+    """Thresholds, and how likely scores are to reach them, with the unit and without it.
+
+    ``wrong`` is the variance of such a chance, over the chance itself.
+    """
+
+    thresholds: FloatArray
+    likely: FloatArray
+    unlikely: FloatArray
+    wrong: float
+
+
+def _counted_tails(with_unit: FloatArray, without: FloatArray) -> _Tails:
+    """As often as they were reached."""
+    found = np.unique(np.quantile(with_unit, 1 - np.geomspace(1, 1e-5, 120)[1:]))
+    found -= 1e-9 * np.abs(found)  # scores have atoms, and floats around them
+    reached = [1 - np.searchsorted(np.sort(own), found) / len(own) for own in (with_unit, without)]
+    often = reached[0] * len(with_unit) >= _FEWEST_HITS
+    # Two deviations of the pilot itself count: else the luckiest event is chosen.
+    return _Tails(found[often], reached[0][often], reached[1][often], 4 / len(without))
+
+
+def _normal_tails(with_unit: FloatArray, without: FloatArray) -> _Tails:
+    """As often as normal laws of their means and deviations would reach them."""
+    found = with_unit.mean() + with_unit.std() * np.linspace(0.0, 6.0, 121)
+    likely, unlikely = (ndtr((own.mean() - found) / own.std()) for own in (with_unit, without))
+    return _Tails(found, likely, unlikely, 0.0)
+
+
+def _best_threshold(tails: _Tails, trials: int, delta: float, alpha: float) -> float:
+    """The threshold whose bound would be largest."""
+    thresholds, likely, unlikely, wrong = tails
+    spread = math.sqrt(4 * math.log(2 / alpha) / trials + wrong)
     least = likely - spread * np.sqrt(likely) - delta
-    most = unlikely + spread * np.sqrt(np.maximum(unlikely, 1 / len(without)))
-    usable = (above >= _FEWEST_HITS) & (least > 0)
-    bounds = np.where(usable, np.log(np.maximum(least, 1e-300) / most), -np.inf)
-    return float(candidates[int(np.argmax(bounds))])
+    most = unlikely + spread * np.sqrt(np.maximum(unlikely, 2 / trials))
+    bounds = np.where(least > 0, np.log(np.maximum(least, 1e-300) / most), -np.inf)
+    return float(thresholds[int(np.argmax(bounds))])
 
 
 # --- Many keys -----------------------------------------------------------------------------------
