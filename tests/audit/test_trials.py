@@ -56,6 +56,8 @@ def test_delta_is_taken_off():
 
 
 def test_what_never_happens_shows_nothing():
+    few = iter([(np.zeros(4), np.ones(4)), (np.zeros(30), np.ones(30))])
+    assert epsilon_bound(few, 60, 0.0, 1e-3).hits == (0, 0)
     assert Bound.of((0, 0), (100, 100), 0.0, 1e-3).epsilon == 0.0
     assert Bound.of((5, 0), (10**9, 10**9), 1e-6, 1e-3).epsilon == 0.0
 

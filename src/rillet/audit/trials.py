@@ -133,8 +133,10 @@ def _normal_tails(with_unit: FloatArray, without: FloatArray) -> _Tails:
 
 
 def _best_threshold(tails: _Tails, trials: int, delta: float, alpha: float) -> float:
-    """The threshold whose bound would be largest."""
+    """The threshold whose bound would be largest; out of reach where there is none."""
     thresholds, likely, unlikely, wrong = tails
+    if not len(thresholds):
+        return math.inf
     spread = math.sqrt(4 * math.log(2 / alpha) / trials + wrong)
     least = likely - spread * np.sqrt(likely) - delta
     most = unlikely + spread * np.sqrt(np.maximum(unlikely, 2 / trials))
