@@ -443,3 +443,10 @@ def test_where_no_key_learns_alone(options: dict[str, Any]) -> None:
     assert "learns its range alone" not in plan.describe()
     assert not any(map(plan.layout.enough_to_learn_alone, plan.layout.segments))
     assert "learns its range alone" in make(**BUSY).describe()
+
+
+def test_several_pages_of_keys_that_have_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing raises because nothing came in the warm-up."""
+    monkeypatch.setattr(fleet, "PAGE", 2)
+    releases = make(shared_threshold=True).open_many().advance(until="2026-01-10T00:00Z")
+    assert len(releases) > 0

@@ -328,7 +328,7 @@ class Fleet(Whole):
         self, key_of: IntArray, raw_values: FloatArray
     ) -> Iterator[tuple[int, IntArray, FloatArray]]:
         """For each page that occurs, its number, rows and values, in order."""
-        if len(self.pages) == 1:
+        if len(self.pages) == 1 or not len(key_of):
             yield 0, key_of, raw_values
             return
         page_of = self._page_of(key_of)
