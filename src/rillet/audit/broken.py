@@ -44,7 +44,7 @@ from rillet.threshold.calibration import Calibration
 __all__ = ["BROKEN", "TINY", "Broken", "catch"]
 
 #: Little is enough to catch a mistake.
-TINY: Final = Effort(2**14, 2**15, 2**11, 2**10, 32, 4)
+TINY: Final = Effort(2**14, 2**15, 2**11, 2**13, 32, 4)
 
 #: Where, what, and what to make of it.
 Replacement: TypeAlias = tuple[Any, str, Callable[[Any], Any]]

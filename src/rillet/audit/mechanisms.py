@@ -216,7 +216,9 @@ SUBJECTS: Final = {
             "totals",
             "keys and totals of them",
             lambda: by_clock(
-                BufferedToeplitz(), keys=[("r0", 0), ("r1", 1)], levels={"all": 0.05, "region": 0.35}
+                BufferedToeplitz(),
+                keys=[("r0", 0), ("r1", 1)],
+                levels={"all": 0.05, "region": 0.35},
             ),
             _GAUSSIAN,
         ),
