@@ -45,7 +45,7 @@ def test_a_mechanism_passes(name):
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
 def test_a_broken_mechanism_is_caught(broken):
-    report = catch(broken, alpha=1e-4)
+    report = catch(broken, alpha=FAMILY_ALPHA / len(BROKEN) / SECRETS)
     assert not report.passed
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from rillet.fleet import draw, rows_of_state
 from rillet.noise import FloatArray, IntArray, Secret
@@ -360,13 +361,13 @@ class Trials:
 
 
 def _repeats_p_value(draws: FloatArray, scale: float) -> float:
-    """Of as many equal draws as there are: by Markov's inequality, from how many are expected.
+    """How likely it is that so many draws equal an earlier one.
 
-    No integer has a chance above ``1/(2·scale)`` (Laplace; a Gaussian one has less).
+    No integer has a chance above ``1/(2·scale)`` (Laplace; a Gaussian one has less), so each draw
+    repeats with a chance of at most ``n/(2·scale)``, whatever came before it.
     """
-    _, counts = np.unique(np.rint(draws), return_counts=True)
-    found, pairs = int((counts * (counts - 1) // 2).sum()), draws.size * (draws.size - 1) / 2
-    return min(1.0, pairs / (2 * scale) / found) if found else 1.0
+    repeated = draws.size - len(np.unique(np.rint(draws)))
+    return float(binom.sf(repeated - 1, draws.size, min(1.0, draws.size / (2 * scale))))
 
 
 def _fits_a_fleet(plan: Plan) -> bool:
