@@ -6,12 +6,16 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rillet.audit import Check, Report
-from rillet.audit.family import Caught, Family
+from rillet.audit import SUBJECTS, Check, Report
+from rillet.audit.broken import BROKEN
+from rillet.audit.family import SECRETS, Caught, Family
 from rillet.audit.page import page_of
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 GOOD = Report(
     name="a<b",
@@ -68,3 +72,40 @@ def test_bars_are_as_long_as_what_was_shown():
     short, long = (bars(page_of(family(replace(GOOD, bound=bound)))) for bound in (0.4, 0.8))
     assert long[0] == pytest.approx(2 * short[0], rel=1e-3)
     assert long[1] == short[1]
+
+
+# --- The page of the documentation -----------------------------------------------------------
+
+
+def stored() -> Family:
+    """What the command found when the page was made."""
+    found = json.loads((DOCS / "assets" / "audit.json").read_text(encoding="utf-8"))
+    reports = []
+    for fields in found["mechanisms"]:
+        fields.pop("passed")
+        fields["checks"] = tuple(Check(**check) for check in fields["checks"])
+        reports.append(Report(**fields))
+    broken = [Caught(**each) for each in found["broken"]]
+    broken = [replace(e, measured=math.inf) if e.measured == "infinite" else e for e in broken]
+    return Family(tuple(reports), tuple(broken), found["quick"], found["alpha"], found["seconds"])
+
+
+def test_the_documented_tables_are_those_of_the_command():
+    page = (DOCS / "audit.md").read_text(encoding="utf-8")
+    made = stored()
+    for table in made.markdown().strip().split("\n\n"):
+        assert table in page
+    assert f"{made.processor_seconds:.0f} seconds of processor" in page
+
+
+def test_the_documented_audit_is_complete_and_shows_what_is_asked():
+    made = stored()
+    assert made.passed
+    assert not made.quick
+    assert made.processor_seconds < 2 * 600  # ten minutes on two cores
+    assert [report.name for report in made.reports] == list(SUBJECTS)
+    assert [each.name for each in made.broken] == [broken.name for broken in BROKEN]
+    assert {each.secrets for each in made.broken} == {SECRETS}
+    for report in made.reports:
+        asked = SUBJECTS[report.name].asked
+        assert asked is None or report.bound >= asked
