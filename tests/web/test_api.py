@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -305,6 +306,14 @@ def test_a_body_that_is_too_large_is_refused(world):
         # Without a length it is counted as it comes.
         assert httpx.post(server.url, content=parts(10)).status_code == 200
         assert httpx.post(server.url, content=parts(11)).status_code == 413
+        # Who is still sending can read the answer: it is not lost in a reset.
+        where = httpx.URL(server.url)
+        with socket.create_connection((where.host, where.port)) as raw:
+            raw.sendall(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 300000\r\n\r\n")
+            for _ in range(3):
+                raw.sendall(b"x" * 100_000)
+                time.sleep(0.1)
+            assert raw.recv(1000).startswith(b"HTTP/1.1 413")
 
 
 def _with_lifespan(app):

@@ -6,6 +6,8 @@ repeated in an answer or a log.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -181,6 +183,8 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
         if refusal is not None:
+            if b"expect" not in headers:  # else nothing is sent before we ask for it
+                await _drain(receive)
             await refusal(scope, receive, guarded_send)
             return
         taken = 0
@@ -198,6 +202,7 @@ class Guard:
             await self._app(scope, counted_receive, guarded_send)
         except _TooLarge:
             if not begun:
+                await _drain(receive)
                 await self._too_large()(scope, receive, guarded_send)
 
     def _refusal(self, scope: Scope, headers: Mapping[bytes, str]) -> JSONResponse | None:
@@ -243,6 +248,25 @@ class Guard:
             self._pace.clear()
         self._pace[client] = (max(left - 1, 0.0), now)
         return left >= 1
+
+
+#: Bytes of a refused body that are read, and for how many seconds at most.
+_DRAINED, _DRAIN_SECONDS = 2**20, 1.0
+
+
+async def _drain(receive: Receive) -> None:
+    """Read what is still being sent, so that its sender can read the answer.
+
+    A connection that is closed before all of it was read is reset, and the answer with it.
+    """
+    left = _DRAINED
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class _TooLarge(Exception):
