@@ -24,7 +24,7 @@ def test_a_driver_that_is_killed_goes_on(name: str, tmp_path: Path) -> None:
     killed(world, "during", 0, 0.2)
     killed(world, "behind", 0)
     assert batches(world) == (1, 0)  # it was written, and Spark does not know
-    killed(world, "during", 1, 0.8, master="local[2]")
+    killed(world, "during", 1, 0.2, master="local[2]")
     killed(world, "behind", 1, master="local[2]")
     assert batches(world) == (2, 1)
     killed(world, "before", 2)
