@@ -9,6 +9,7 @@ with those of one process.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from itertools import product
@@ -58,10 +59,10 @@ def in_order(releases: rillet.Releases) -> list[Any]:
     return [column[rows].tobytes() for column in shown]
 
 
-def measure(
-    keys: int, each: int, batches: int, *, by_clock: bool, at_hand: bool, folder: Path
-) -> dict[str, Any]:
-    """So many keys with so many observations each; groups are at hand, or read in each batch."""
+def prepare(
+    keys: int, each: int, folder: Path, *, by_clock: bool
+) -> tuple[rillet.Plan, rillet.Secret, Setup]:
+    """A plan of so many keys, and what workers get of it."""
     options: dict[str, Any] = {"length": each}
     if by_clock:
         options = {"length": "180d", "every": "1m", "start": START / 1e6}
@@ -83,6 +84,30 @@ def measure(
         *(str(folder / f"plan of {keys}"), Columns("v", ("k",)), str(path)),
         *(check_of(plan, secret, "ab"), "ab", usual_keys_in_group(plan.layout, PARTITIONS)),
     )
+    return plan, secret, setup
+
+
+def opening(keys: int, folder: Path) -> dict[str, Any]:
+    """What a process takes to open a plan of so many keys."""
+    _, _, setup = prepare(keys, 1, folder, by_clock=True)
+    before, begun = _resident(), time.process_time()
+    opened = setup.open()
+    seconds = time.process_time() - begun
+    more = (_resident() - before) / 2**20
+    return {"keys": len(opened.keys), "seconds": round(seconds, 1), "MiB more": round(more)}
+
+
+def _resident() -> int:
+    """Bytes that this process has in memory; Linux."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(
+    keys: int, each: int, batches: int, *, by_clock: bool, at_hand: bool, folder: Path
+) -> dict[str, Any]:
+    """So many keys with so many observations each; groups are at hand, or read in each batch."""
+    plan, secret, setup = prepare(keys, each, folder, by_clock=by_clock)
     opened, random, part = setup.open(), np.random.default_rng(1), each // batches
     fields = sent(plan.layout)
     states: dict[int, dict[Any, Any]] = {group: {} for group in range(opened.groups)}
@@ -146,6 +171,7 @@ SIZES = ((100_000, 10, 5, True), (100_000, 40, 20, True), (1_000, 1_000, 4, Fals
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
+        print(json.dumps(opening(1_000_000, Path(name))), flush=True)
         for (keys, each, batches, by_clock), at_hand in product(SIZES, (True, False)):
             options: dict[str, Any] = {"by_clock": by_clock, "at_hand": at_hand}
             found = measure(keys, each, batches, **options, folder=Path(name))
