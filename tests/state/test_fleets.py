@@ -57,6 +57,27 @@ def test_keys_that_learn_alone_after_kills_as_without(tmp_path: Path, statistic:
     assert streams.store.fleet.common.own == [2, 5]
 
 
+def test_pages_from_before_a_key_learned_alone_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Noise of this tree is drawn leaf by leaf: others have their pages written with each block.
+    plan = make(**BUSY, strategy=rillet.BinaryTree())
+    secret = rillet.Secret.for_tests(12)
+    expected = run(plan.open_many(secret=secret), busy()).latest()
+    streams = plan.open_folder(tmp_path / "state", secret=secret)
+    raw_values, key_of, tick_of = busy()
+    for first, last, size in ((1, 6, 0), (7, 58, 2**30), (59, 60, 2**30)):
+        monkeypatch.setattr(fleets, "_FEWEST_CHANGES", size)
+        monkeypatch.setattr(fleet.Fleet, "bytes_of_pages", size)
+        rows = (tick_of >= first) & (tick_of <= last)
+        streams.absorb_ticks(raw_values[rows], key_of[rows], tick_of[rows], last)
+        _kill(streams)
+        streams = plan.open_folder(tmp_path / "state")
+    assert streams.store.fleet.common.own == [2, 5]
+    assert [streams.latest(f"k{i}") for i in (2, 5, 0)] == [expected[f"k{i}",] for i in (2, 5, 0)]
+    streams.close()
+
+
 def _compare_with_kills(
     tmp_path: Path, plan: rillet.Plan, data: Any, gaussian: bool
 ) -> rillet.Streams:
