@@ -10,7 +10,7 @@ Each key has its own secret, and noise drawn up to its next ratchet step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from rillet.step import (
     stream_ended,
     values_of,
 )
+from rillet.strategy.base import Rounds
 
 
 class _Lattice(NamedTuple):
@@ -47,15 +48,17 @@ class _Lattice(NamedTuple):
     offsets: tuple[float, ...]
 
 
-class _Round(NamedTuple):
-    """Releases of different keys: the observations that completed them, keys, leaves, readings."""
+class _Leaves(NamedTuple):
+    """Leaves that are complete: the observations that completed them, their keys, their numbers."""
 
     arrival: IntArray
     rows: IntArray
-    leaf: IntArray
     t: IntArray
-    sums: list[FloatArray]
-    complete: NDArray[np.bool_] | None
+    exact: IntArray
+
+    def at(self, places: NDArray[Any]) -> _Leaves:
+        """Some of them, in another order."""
+        return _Leaves(*(part[places] for part in self))
 
 
 class Block(NamedTuple):
@@ -68,17 +71,6 @@ class Block(NamedTuple):
     exact_units: IntArray
     at: int
     noisy: IntArray | None = None
-
-
-class _Nodes:
-    """Nodes that were released, round after round."""
-
-    def __init__(self, noisy: IntArray) -> None:
-        self._noisy, self._used = noisy, 0
-
-    def next(self, count: int) -> IntArray:
-        self._used += count
-        return self._noisy[:, self._used - count : self._used]
 
 
 class Crowd(Whole):
@@ -145,26 +137,53 @@ class Crowd(Whole):
         The noisy nodes of a block that was added before are released again, and nothing is drawn.
         """
         key_of, exact_units, at, noisy = block
-        counts = np.bincount(key_of, minlength=len(self.keys))
-        lattice, nodes = self._lattice(layout), None if noisy is None else _Nodes(noisy)
-        released: list[IntArray] = []
-        order = np.argsort(key_of, kind="stable")
-        ends = np.cumsum(counts)
-        # How many of its key come before each in the block.
-        rank = np.arange(len(key_of)) - (ends - counts)[key_of[order]]
-        by_rank = order[np.argsort(rank, kind="stable")]
-        rounds, begin = [], 0
-        for end in np.cumsum(np.bincount(rank)).tolist():
-            arrival = by_rank[begin:end]
-            begin = end
-            rows, exact = key_of[arrival], exact_units[arrival]
-            done = self._round(layout, lattice, arrival, rows, exact, nodes, released)
-            if done is not None:
-                rounds.append(done)
+        mechanism, lattice = layout.main, self._lattice(layout)
+        assert mechanism is not None
+        leaves = self._leaves(layout, key_of, exact_units)
+        leaves, rounds = _in_rounds(leaves)
+        rows, t, leaf = leaves.rows, leaves.t, -(-leaves.t // layout.every)
+        encoder = mechanism.strategy.encoder(mechanism.leaves)
+        decoder = mechanism.strategy.decoder(mechanism.leaves)
+        drawn = self._noise(layout, rows, leaf) if noisy is None else None
+        released, prefixes = [], []
+        for column, exact in enumerate(leaves.exact.T):
+            exact_nodes = encoder.encode_rounds(self._encoders[column], rounds, rows, leaf, exact)
+            released.append(exact_nodes + drawn[column] if drawn else cast("Any", noisy)[column])
+            prefix = decoder.decode_rounds(
+                self._decoders[column], rounds, rows, leaf, released[column]
+            )
+            prefixes.append(prefix * 1.0)
         if noisy is None:
-            none = np.empty((len(self._ahead), 0), np.int64)
-            self.changed = block._replace(noisy=np.concatenate([none, *released], axis=1))
-        return self._released(layout, lattice, rounds, at)
+            self.changed = block._replace(noisy=np.array(released))
+        sums = read(layout, lattice.anchor, lattice.units, lattice.offsets, t, prefixes)
+        if self._before is not None:
+            sums = self._remembered(rounds, rows, leaf, np.array(sums))
+        complete = None
+        if layout.leaf.may_be_complete:
+            complete = self._completed(layout, lattice, rounds, rows, leaf, t, sums)
+        return self._released(layout, lattice, leaves, leaf, sums, complete, at)
+
+    def _leaves(self, layout: Layout, key_of: IntArray, exact_units: IntArray) -> _Leaves:
+        """Add observations to the open leaves of their keys; those that they complete, by key."""
+        order = np.argsort(key_of, kind="stable")
+        rows = key_of[order]
+        t = self.t[rows] + _rank(rows) + 1
+        self.t += np.bincount(key_of, minlength=len(self.keys))
+        leaves = _Leaves(order, rows, t, exact_units[order])
+        if layout.every == 1 or not len(rows):
+            return leaves
+        numbers = np.stack([rows, -(-t // layout.every)])
+        first = np.flatnonzero(np.diff(numbers, prepend=-1).any(axis=0))
+        ends = np.append(first[1:], len(rows))
+        leaves = leaves.at(ends - 1)._replace(exact=np.add.reduceat(leaves.exact, first, axis=0))
+        rows, t, exact = leaves.rows, leaves.t, leaves.exact
+        opened = np.diff(rows, prepend=-1) != 0
+        done = (t % layout.every == 0) | (t == layout.length)
+        for column, exact_partial in enumerate(self._exact_partial):
+            exact[opened, column] += exact_partial[rows[opened]]
+            exact_partial[rows[opened]] = 0
+            exact_partial[rows[~done]] = exact[~done, column]
+        return leaves.at(done)
 
     def _lattice(self, layout: Layout) -> _Lattice:
         clipping, segment = layout.declared_range, layout.segments[0]
@@ -175,66 +194,23 @@ class Crowd(Whole):
         anchor = Anchor(clipping, 0, *nothing)
         return _Lattice(grid, anchor, units, ((0, units),), layout.leaf.offsets(clipping))
 
-    def _round(
-        self,
-        layout: Layout,
-        lattice: _Lattice,
-        arrival: IntArray,
-        rows: IntArray,
-        exact_units: IntArray,
-        nodes: _Nodes | None,
-        released: list[IntArray],
-    ) -> _Round | None:
-        """The next observation of some keys; what their leaves release, where they are complete."""
-        mechanism = layout.main
-        assert mechanism is not None
-        self.t[rows] += 1
-        t = self.t[rows]
-        exact_leaves = list(exact_units.T)
-        if layout.every > 1:
-            for exact_partial, exact_column in zip(self._exact_partial, exact_leaves, strict=True):
-                exact_partial[rows] += exact_column
-            done = (t % layout.every == 0) | (t == layout.length)
-            arrival, rows, t = arrival[done], rows[done], t[done]
-            if not len(rows):
-                return None
-            exact_leaves = [exact_partial[rows] for exact_partial in self._exact_partial]
-            for exact_partial in self._exact_partial:
-                exact_partial[rows] = 0
-        leaf = -(-t // layout.every)
-        noise = self._noise(layout, rows, leaf) if nodes is None else []
-        encoder = mechanism.strategy.encoder(mechanism.leaves)
-        decoder = mechanism.strategy.decoder(mechanism.leaves)
-        prefixes, noisy_nodes = [], None if nodes is None else nodes.next(len(rows))
-        for column, exact in enumerate(exact_leaves):
-            exact_nodes = encoder.encode_each(self._encoders[column], rows, leaf, exact)
-            if noisy_nodes is None:
-                noise[column] += exact_nodes
-                noisy = noise[column]
-            else:
-                noisy = noisy_nodes[column]
-            prefix = decoder.decode_each(self._decoders[column], rows, leaf, noisy)
-            prefixes.append(prefix * 1.0)
-        released.append(np.array(noise))
-        sums = read(layout, lattice.anchor, lattice.units, lattice.offsets, t, prefixes)
-        if self._before is not None:
-            place = leaf % self._before.shape[2]
-            running = np.array(sums)
-            sums = list(running - self._before[:, rows, place])
-            self._before[:, rows, place] = running
-        complete = None
-        if layout.leaf.may_be_complete:
-            complete = self._completed(layout, lattice, rows, leaf, t, sums)
-        return _Round(arrival, rows, leaf, t, sums, complete)
-
     def _noise(self, layout: Layout, rows: IntArray, leaf: IntArray) -> list[IntArray]:
-        """Noise of the next leaf of some keys; drawn up to the next ratchet step where it ends."""
-        empty = rows[leaf > self._drawn[rows]]
-        # Most often all of them come from the same step, or from two.
-        for drawn in np.unique(self._drawn[empty]).tolist() if len(empty) else ():
-            self._draw(layout, empty[self._drawn[empty] == drawn], drawn)
+        """Noise of the next leaves of some keys; drawn up to a ratchet step where it ends."""
         place = (leaf - 1) % layout.ratchet_every
-        return [ahead[rows, place] for ahead in self._ahead]
+        noise = [np.empty(len(rows), np.int64) for _ in self._ahead]
+        left = np.arange(len(rows))
+        while True:
+            ready = leaf[left] <= self._drawn[rows[left]]
+            now, left = left[ready], left[~ready]
+            for own, ahead in zip(noise, self._ahead, strict=True):
+                own[now] = ahead[rows[now], place[now]]
+            if not len(left):
+                return noise
+            empty = np.unique(rows[left])
+            # Most often all of them come from the same step, or from two.
+            drawn_of = self._drawn[empty]
+            for drawn in np.unique(drawn_of).tolist():
+                self._draw(layout, empty[drawn_of == drawn], drawn)
 
     def _draw(self, layout: Layout, rows: IntArray, drawn: int) -> None:
         """Draw the noise of keys up to their next ratchet step, and destroy their secrets."""
@@ -255,43 +231,58 @@ class Crowd(Whole):
         for row, secret in zip(rows.tolist(), secrets, strict=True):
             self._secrets[row] = secret.ratchet()
 
+    def _remembered(
+        self, rounds: Rounds, rows: IntArray, leaf: IntArray, running: FloatArray
+    ) -> list[FloatArray]:
+        """Running sums without what has left the window."""
+        place, sums = leaf % self._before.shape[2], np.empty_like(running)
+        for part in rounds:
+            own = rows[part], place[part]
+            sums[:, part] = running[:, part] - self._before[:, *own]
+            self._before[:, *own] = running[:, part]
+        return list(sums)
+
     def _completed(
         self,
         layout: Layout,
         lattice: _Lattice,
+        rounds: Rounds,
         rows: IntArray,
         leaf: IntArray,
         t: IntArray,
         sums: list[FloatArray],
     ) -> NDArray[np.bool_]:
         """Whether no value is taken to be missing: as the step decides it."""
-        chosen = slice(None)
-        decides: Any = chosen if layout.memory.forgets else (leaf & (leaf - 1)) == 0
-        if layout.memory.forgets or decides.any():
-            variance = layout.covariances(leaf[decides], lattice.worth)(1, 1)
-            missed = np.abs(layout.remembered(t[decides]) - sums[1][decides])
-            self._complete[rows[decides]] = missed <= EXPLAINED * np.sqrt(variance)
-        return self._complete[rows]
+        decides = np.full(len(rows), layout.memory.forgets) | ((leaf & (leaf - 1)) == 0)
+        complete = np.zeros(len(rows), bool)
+        variance = layout.covariances(leaf[decides], lattice.worth)(1, 1)
+        missed = np.abs(layout.remembered(t[decides]) - sums[1][decides])
+        complete[decides] = missed <= EXPLAINED * np.sqrt(variance)
+        for part in rounds:
+            own = rows[part]
+            self._complete[own[decides[part]]] = complete[part][decides[part]]
+            complete[part] = self._complete[own]
+        return complete
 
     # --- releasing -------------------------------------------------------------------------------
 
     def _released(
-        self, layout: Layout, lattice: _Lattice, rounds: list[_Round], at: int
+        self,
+        layout: Layout,
+        lattice: _Lattice,
+        leaves: _Leaves,
+        leaf: IntArray,
+        sums: list[FloatArray],
+        complete: NDArray[np.bool_] | None,
+        at: int,
     ) -> Releases:
         """The releases of a block, in the order of the observations that completed them."""
-        if not rounds:
+        if not len(leaf):
             return no_releases(layout)
-        order = np.argsort(np.concatenate([one.arrival for one in rounds]))
-        rows, leaf, t = (
-            np.concatenate([getattr(one, name) for one in rounds])[order]
-            for name in ("rows", "leaf", "t")
-        )
-        sums = [
-            np.concatenate(each)[order] for each in zip(*(one.sums for one in rounds), strict=True)
-        ]
-        complete = None
-        if layout.leaf.may_be_complete:
-            complete = np.concatenate([one.complete for one in rounds])[order]
+        order = np.argsort(leaves.arrival)
+        rows, t, leaf = leaves.rows[order], leaves.t[order], leaf[order]
+        sums = [own[order] for own in sums]
+        complete = None if complete is None else complete[order]
         clipping = lattice.anchor.range
         ends = ranges(*(np.full(len(t), end) for end in (clipping.lower, clipping.upper)))
         covariance = layout.covariances(leaf, lattice.worth)
@@ -427,3 +418,17 @@ class Crowd(Whole):
         for index, number in numbers.items():
             self.sequence[index] = number
         self.numbered.update(numbers)
+
+
+def _rank(rows: IntArray) -> IntArray:
+    """How many of the same row come before each; equal rows are next to each other."""
+    counts = np.bincount(rows)
+    return np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
+
+
+def _in_rounds(leaves: _Leaves) -> tuple[_Leaves, Rounds]:
+    """The first leaf of every key, then the second of those that have one, and so on."""
+    rank = _rank(leaves.rows)
+    ends = np.cumsum(np.bincount(rank)).tolist()
+    order = np.argsort(rank, kind="stable")
+    return leaves.at(order), [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]

@@ -19,6 +19,7 @@ from rillet.strategy import (
     Strategy,
     WindowToeplitz,
 )
+from rillet.strategy.toeplitz import encoder as encoders_of_blt
 
 KEYS, LEAVES = 6, 150
 CASES = [
@@ -40,15 +41,17 @@ CASES = [
 ]
 
 
-def _rows(state: tuple[np.ndarray, ...], order: str = "C") -> tuple[np.ndarray, ...]:
-    return tuple(np.array([part] * KEYS, order=order) for part in state)  # type: ignore[call-overload]
+def _rows(state: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array([part] * KEYS, order="F") for part in state)
 
 
 @pytest.mark.parametrize(("strategy", "leaves"), CASES, ids=lambda case: str(case)[:60])
 @pytest.mark.parametrize("size", [2**20, 2**40], ids=["usual", "large"])
+@pytest.mark.parametrize("shortest", [1, 2**20], ids=["compiled", "plain"])
 def test_one_leaf_of_many_keys_as_many_leaves_of_one(
-    strategy: Strategy, leaves: int, size: int
+    strategy: Strategy, leaves: int, size: int, shortest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(encoders_of_blt, "SHORTEST_COMPILED", shortest)
     rng = np.random.default_rng(leaves + size)
     leaf_of = rng.integers(-size, size, (KEYS, LEAVES))
     noise = rng.integers(-(2**30), 2**30, (KEYS, LEAVES))
@@ -60,7 +63,7 @@ def test_one_leaf_of_many_keys_as_many_leaves_of_one(
         expected.append((nodes, sums, encoded, decoded))
 
     # All keys at the same leaf.
-    encoders, decoders = _rows(encoder.start(), "F"), _rows(decoder.start(), "F")
+    encoders, decoders = _rows(encoder.start()), _rows(decoder.start())
     for t in range(LEAVES):
         nodes = encoder.encode_each(encoders, slice(None), t + 1, leaf_of[:, t])
         assert nodes.tolist() == [own[0][t] for own in expected]
@@ -68,7 +71,8 @@ def test_one_leaf_of_many_keys_as_many_leaves_of_one(
         assert sums.tolist() == [own[1][t] for own in expected]
 
     # Some keys at a time, each at a leaf of its own.
-    ragged_encoders, ragged_decoders = _rows(encoder.start()), _rows(decoder.start())
+    ragged_encoders = _rows(encoder.start())
+    ragged_decoders = _rows(decoder.start())
     t = np.zeros(KEYS, np.int64)
     while t.min() < LEAVES:
         rows = np.flatnonzero((rng.random(KEYS) < 0.6) & (t < LEAVES))

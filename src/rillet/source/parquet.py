@@ -20,7 +20,15 @@ import numpy as np
 from rillet.errors import InputError, ParameterError
 from rillet.extras import import_extra
 from rillet.gather.clock import as_times, read_times
-from rillet.source.base import Block, FloatArray, IntArray, Position, RawRows, is_integer
+from rillet.source.base import (
+    DEFAULT_BLOCK_ROWS,
+    Block,
+    FloatArray,
+    IntArray,
+    Position,
+    RawRows,
+    is_integer,
+)
 from rillet.source.cells import find_column, numbers, text_of
 from rillet.source.keys import RawTexts, Wanted
 
@@ -119,7 +127,9 @@ def _blocks(
             coded = [c for c in columns if c not in plain or schema.field(c).type != arrow.string()]
             file = parquet.ParquetFile(stream, pre_buffer=False, read_dictionary=coded)
             total = file.metadata.num_rows
-            raw_parts = _raw_parts(arrow, file, columns, wanted, block_rows, rows)
+            # Many small blocks are read at once: each batch has its price, whatever its size.
+            batch_rows = max(block_rows, DEFAULT_BLOCK_ROWS)
+            raw_parts = _raw_parts(arrow, file, columns, wanted, batch_rows, rows)
             for raw_rows in _recut(raw_parts, block_rows):
                 if stop is not None and stop.is_set():
                     return

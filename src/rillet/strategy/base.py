@@ -51,6 +51,8 @@ from rillet.privacy import (
 State: TypeAlias = tuple[NDArray[Any], ...]
 #: Some rows of a state that has one for each key: a part of them, or their numbers, each once.
 RowsOf: TypeAlias = slice | NDArray[np.int64]
+#: Where each of several rounds is in arrays of leaves; no key is in a round twice.
+Rounds: TypeAlias = Sequence[slice]
 
 
 def _numbered(rows: RowsOf, state: State) -> NDArray[np.int64]:
@@ -87,6 +89,21 @@ class Encoder(ABC):
                 part[row] = new
         return nodes
 
+    def encode_rounds(
+        self,
+        state: State,
+        rounds: Rounds,
+        rows: IntArray,
+        leaf: IntArray,
+        exact_leaves: IntArray,
+    ) -> IntArray:
+        """Many leaves of some keys: as :meth:`encode_each`, round after round.
+
+        A round has the next leaf of each of its keys.  **Privacy.** As :meth:`encode`.
+        """
+        parts = (self.encode_each(state, rows[r], leaf[r], exact_leaves[r]) for r in rounds)
+        return np.concatenate([np.empty(0, np.int64), *parts])
+
 
 class Decoder(ABC):
     """The map from noisy nodes to prefix sums: post-processing."""
@@ -111,6 +128,13 @@ class Decoder(ABC):
                 part[row] = new
             sums.append(prefix)
         return np.concatenate([np.empty(0), *sums])
+
+    def decode_rounds(
+        self, state: State, rounds: Rounds, rows: IntArray, leaf: IntArray, noisy: IntArray
+    ) -> NDArray[Any]:
+        """Many prefix sums of some keys, as :meth:`Encoder.encode_rounds` gives nodes."""
+        parts = (self.decode_each(state, rows[r], leaf[r], noisy[r]) for r in rounds)
+        return np.concatenate([np.empty(0), *parts])
 
 
 class NoiseSource(Protocol):

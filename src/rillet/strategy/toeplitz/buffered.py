@@ -21,7 +21,7 @@ import numpy as np
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
-from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
+from rillet.strategy.base import Decoder, Encoder, Rounds, RowsOf, State, Stepper, Strategy
 from rillet.strategy.recurrence import filtered
 from rillet.strategy.toeplitz.blt import (
     FEWEST_BUFFERS,
@@ -280,4 +280,16 @@ class BltDecoder(Decoder):
             filtered += carried[rows, i]
             carried[rows, i] = pole * filtered
             prefix = np.add(prefix, filtered, out=prefix) if i else filtered
+        return prefix
+
+    def decode_rounds(
+        self, state: State, rounds: Rounds, rows: IntArray, leaf: IntArray, noisy: IntArray
+    ) -> FloatArray:
+        """The same for many leaves of each key, compiled.  **Privacy.** Post-processing."""
+        fast = kernels(len(noisy))
+        if fast is None:
+            return super().decode_rounds(state, rounds, rows, leaf, noisy)
+        weights, poles = self.blt.decoder_floats
+        prefix = np.empty(len(noisy))
+        fast.decode_rounds(weights * 2.0**-self.bits, poles, state[0], rows, noisy, prefix)
         return prefix

@@ -38,7 +38,7 @@ from rillet.errors import StreamEnded
 from rillet.extras import compiled
 from rillet.noise import FloatArray, IntArray
 from rillet.precision import precision
-from rillet.strategy.base import Encoder, RowsOf, State
+from rillet.strategy.base import Encoder, Rounds, RowsOf, State
 from rillet.strategy.toeplitz.blt import PRECISION, Blt
 
 #: Leaves between two roundings of the buffers that nodes see, and chunks between two that last.
@@ -82,9 +82,9 @@ MASK: Final = (1 << LIMB) - 1
 LOW: Final = (1 << 63) - 1
 #: Bits of a word where products of integers with coefficients are added up, and of a node's unit
 #: that lie above the first word.
-_WORD: Final = 31
-_WORD_MASK: Final = (1 << _WORD) - 1
-_REST: Final = COEFFICIENT_BITS + LIMB - _WORD
+WORD: Final = 31
+WORD_MASK: Final = (1 << WORD) - 1
+_REST: Final = COEFFICIENT_BITS + LIMB - WORD
 #: An array of integers; in compiled code (kernels.py), which shares these functions, one integer.
 Ints: TypeAlias = Any
 
@@ -121,6 +121,25 @@ def growth(
     low = (whole & ((1 << (63 - f)) - 1)) << f
     low = low - (bottom << e | (top & ((1 << (LIMB - e)) - 1)) << (2 * LIMB + e))
     return (whole >> (63 - f)) - (top >> (LIMB - e)) + (low >> 63), low & LOW
+
+
+def words(high: Ints, low: Ints) -> tuple[Ints, Ints, Ints]:
+    """A wide integer without its lowest limb, in words, the lowest first."""
+    return (
+        (low >> LIMB) & WORD_MASK,
+        ((high << (63 - LIMB - WORD)) | (low >> (LIMB + WORD))) & WORD_MASK,
+        high >> (2 * WORD + LIMB - 63),
+    )
+
+
+def rounded_words(low: Ints, high: Ints, first: Ints, second: Ints, third: Ints) -> Ints:
+    """A node, ``⌊(2^21·inside + outside)/2^48 + ½⌋``, from words of both.
+
+    What does not fit in between wraps round, and back again, since the node fits.
+    """
+    node = (first + (1 << (COEFFICIENT_BITS + LIMB - 1))) >> LIMB
+    node = ((((node + low) >> (WORD - LIMB)) + second) >> _REST) + (high << (LIMB - _REST))
+    return node + (third << (WORD - _REST))
 
 
 def rounded(first: Ints, second: Ints, third: Ints, fourth: Ints) -> Ints:
@@ -360,14 +379,33 @@ class BltEncoder(Encoder):
         exact <<= self.bits
         place = (leaf - 1) % tables.chunk
         exact_open[rows, place] = exact
-        low, high = self._inside(exact_open, rows, place)
-        first, second, third = self._outside(exact_buffers, rows, place)
-        # ⌊(2^21·inside + outside)/2^48 + ½⌋ from words of 31 bits: what does not fit in between
-        # wraps round, and back again, since the node fits.
-        nodes: IntArray = (first + (1 << (COEFFICIENT_BITS + LIMB - 1))) >> LIMB
-        nodes = ((((nodes + low) >> (_WORD - LIMB)) + second) >> _REST) + (high << (LIMB - _REST))
-        nodes += third << (_WORD - _REST)
+        inside = self._inside(exact_open, rows, place)
+        nodes: IntArray = rounded_words(*inside, *self._outside(exact_buffers, rows, place))
         self._end_chunks(state, rows, place)
+        return nodes
+
+    def encode_rounds(
+        self,
+        state: State,
+        rounds: Rounds,
+        rows: IntArray,
+        leaf: IntArray,
+        exact_leaves: IntArray,
+    ) -> IntArray:
+        """The same for many leaves of each key, compiled.  **Privacy.** As :meth:`encode`."""
+        tables, fast = self.tables, kernels(len(exact_leaves))
+        if fast is None or tables.span != 1:
+            return super().encode_rounds(state, rounds, rows, leaf, exact_leaves)
+        exact_open, _, exact_buffers = state
+        limit = self.limit
+        check_end(int(leaf.max()), self.leaves)
+        if limit is None:
+            limit = largest_leaf(tables, self.leaves, self.bits)
+        nodes = np.empty(len(exact_leaves), np.int64)
+        fast.encode_rounds(
+            *(tables.coefficients, exact_open, exact_buffers, rows, (leaf - 1) % tables.chunk),
+            *(np.ascontiguousarray(exact_leaves), limit, self.bits, nodes),
+        )
         return nodes
 
     def _inside(
@@ -377,15 +415,15 @@ class BltEncoder(Encoder):
         mix = self._whole_mix[0]
         if not isinstance(place, int):
             exact_line, weights = exact_open[rows], mix.T[place]
-            low = ((exact_line & _WORD_MASK) * weights).sum(axis=1)
-            return low, ((exact_line >> _WORD) * weights).sum(axis=1)
+            low = ((exact_line & WORD_MASK) * weights).sum(axis=1)
+            return low, ((exact_line >> WORD) * weights).sum(axis=1)
         exact = exact_open[rows, place]
         weight = int(mix[place, place])
-        low, high = (exact & _WORD_MASK) * weight, (exact >> _WORD) * weight
+        low, high = (exact & WORD_MASK) * weight, (exact >> WORD) * weight
         for index in range(place):
             exact, weight = exact_open[rows, index], int(mix[index, place])
-            low += (exact & _WORD_MASK) * weight
-            high += (exact >> _WORD) * weight
+            low += (exact & WORD_MASK) * weight
+            high += (exact >> WORD) * weight
         return low, high
 
     def _outside(
@@ -396,13 +434,10 @@ class BltEncoder(Encoder):
         sums = [np.zeros(1, np.int64)] * 3
         for i in range(len(mix)):
             high, low = exact_buffers[rows, 0, i], exact_buffers[rows, 1, i]
-            words = (
-                (low >> LIMB) & _WORD_MASK,
-                ((high << (63 - LIMB - _WORD)) | (low >> (LIMB + _WORD))) & _WORD_MASK,
-                high >> (2 * _WORD + LIMB - 63),
-            )
             weight = mix[i, place]
-            sums = [total + word * weight for total, word in zip(sums, words, strict=True)]
+            sums = [
+                total + word * weight for total, word in zip(sums, words(high, low), strict=True)
+            ]
         return sums[0], sums[1], sums[2]
 
     @cached_property

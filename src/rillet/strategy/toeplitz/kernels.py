@@ -14,12 +14,14 @@ from numba import njit
 
 from rillet.noise import FloatArray, IntArray
 from rillet.strategy.toeplitz import encoder
-from rillet.strategy.toeplitz.encoder import LIMB, MASK, Coefficients
+from rillet.strategy.toeplitz.encoder import LIMB, MASK, WORD, WORD_MASK, Coefficients
 
 _split = njit(cache=True)(encoder.split)
 _difference = njit(cache=True)(encoder.difference)
 _growth = njit(cache=True)(encoder.growth)
 _rounded = njit(cache=True)(encoder.rounded)
+_words = njit(cache=True)(encoder.words)
+_rounded_words = njit(cache=True)(encoder.rounded_words)
 
 
 @njit(cache=True)
@@ -173,6 +175,60 @@ def encode(
 
 
 @njit(cache=True)
+def encode_rounds(
+    tables: Coefficients,
+    exact_open: IntArray,
+    exact_buffers: IntArray,
+    rows: IntArray,
+    places: IntArray,
+    exact_leaves: IntArray,
+    limit: int,
+    bits: int,
+    nodes: IntArray,
+) -> None:
+    """Leaves of some keys in order, each at its place in the key's chunk; updates their states."""
+    width, d = exact_open.shape[1], len(tables.decay)
+    start, total, lost = np.empty(5, np.int64), np.empty(5, np.int64), np.empty(5, np.int64)
+    for number in range(len(rows)):
+        row, place = rows[number], places[number]
+        exact_open[row, place] = min(max(exact_leaves[number], -limit), limit) << bits
+        low = high = np.int64(0)
+        for index in range(place + 1):
+            exact, weight = exact_open[row, index], np.int64(tables.leaf_mix[index, place])
+            low += (exact & WORD_MASK) * weight
+            high += (exact >> WORD) * weight
+        first = second = third = np.int64(0)
+        for i in range(d):
+            words = _words(exact_buffers[row, 0, i], exact_buffers[row, 1, i])
+            weight = np.int64(tables.buffer_mix[i, place])
+            first += words[0] * weight
+            second += words[1] * weight
+            third += words[2] * weight
+        nodes[number] = _rounded_words(low, high, first, second, third)
+        if place < width - 1:
+            continue
+        # The chunk is full: S ← S − ⌊Φ S⌋ + added.
+        whole = exact_open[row].sum()
+        for i in range(d):
+            lowest = middle = top = np.int64(0)
+            for index in range(width):
+                exact, weight = exact_open[row, index], np.int64(tables.leaf_mix[index, width + i])
+                lowest += (exact & MASK) * weight
+                middle += ((exact >> LIMB) & MASK) * weight
+                top += (exact >> 2 * LIMB) * weight
+            f, e = tables.fraction_bits[i], tables.growth_shift[i]
+            high, low = _growth(whole, lowest, middle, top, f, e)
+            _cut(high, low, total)
+            _cut(exact_buffers[row, 0, i], exact_buffers[row, 1, i], start)
+            for part in range(5):
+                total[part] += start[part]
+                lost[part] = start[part] * tables.decay[i]
+            high, low = _difference(total, lost, tables.decay_shift[i])
+            exact_buffers[row, 0, i], exact_buffers[row, 1, i] = high, low
+        exact_open[row] = 0
+
+
+@njit(cache=True)
 def decode(
     weights: FloatArray, poles: FloatArray, carried: FloatArray, noisy: IntArray, prefix: FloatArray
 ) -> None:
@@ -186,3 +242,17 @@ def decode(
             carried[i] = poles[i] * filtered
             total += filtered
         prefix[t] = total
+
+
+@njit(cache=True)
+def decode_rounds(
+    weights: FloatArray,
+    poles: FloatArray,
+    carried: FloatArray,
+    rows: IntArray,
+    noisy: IntArray,
+    prefix: FloatArray,
+) -> None:
+    """The same for leaves of some keys in order."""
+    for number in range(len(noisy)):
+        decode(weights, poles, carried[rows[number]], noisy[number : number + 1], prefix[number:])
