@@ -562,10 +562,27 @@ def test_columns_that_follow_from_others_come_back(rows):
     assert same(table, Releases.from_bytes(table.to_bytes()))
 
 
+@pytest.mark.parametrize("names", [("mean",), ("0.5", "0.9")], ids=len)
+def test_numbers_of_a_t_take_no_room_for_each_key(names):
+    """As the noise of keys that are at the same release; also where some are nan."""
+    key_of, t = np.repeat(np.arange(40), 25), np.tile(np.arange(7, 32), 40)
+    of_t = np.add.outer(np.sqrt(t), np.arange(len(names))).ravel()
+    of_t[np.repeat(t == 9, len(names))] = np.nan
+    own = np.random.default_rng(1).random(len(of_t))
+    keys = tuple((key,) for key in range(40))
+    size = []
+    for noise_std in (of_t, np.where(np.arange(len(of_t)) == 5, 0.5, of_t)):
+        columns = {"value": own, "noise_std": noise_std}
+        table = Releases(keys, key_of, t, np.zeros(len(t), "M8[us]"), names, columns, "gaussian")
+        assert same(table, Releases.from_bytes(table.to_bytes()))
+        size.append(len(table.to_bytes()))
+    assert size[1] - size[0] > 8 * (len(of_t) - 25 * len(names)) - 20
+
+
 def test_bytes_of_another_version_are_refused():
     content = bytearray(table_of().to_bytes())
-    content[8:12] = struct.pack("<I", 4)
-    with pytest.raises(StateError, match="expected version 3, found 4"):
+    content[8:12] = struct.pack("<I", 5)
+    with pytest.raises(StateError, match="expected version 4, found 5"):
         Releases.from_bytes(bytes(content))
 
 

@@ -19,7 +19,7 @@ from rillet.fleet import Whole, rows_of_state
 from rillet.gather.grid import Grid
 from rillet.layout import Layout, Worth
 from rillet.noise import FloatArray, IntArray, Secret
-from rillet.release import Key, Release, Releases
+from rillet.release import Key, Release, Releases, renumbered
 from rillet.statistic import Range, Units
 from rillet.step import (
     EXPLAINED,
@@ -165,7 +165,7 @@ class Crowd(Whole):
 
     def _leaves(self, layout: Layout, key_of: IntArray, exact_units: IntArray) -> _Leaves:
         """Add observations to the open leaves of their keys; those that they complete, by key."""
-        order = np.argsort(key_of, kind="stable")
+        order = _by_number(key_of, len(self.keys))
         rows = key_of[order]
         t = self.t[rows] + _rank(rows) + 1
         self.t += np.bincount(key_of, minlength=len(self.keys))
@@ -279,7 +279,7 @@ class Crowd(Whole):
         """The releases of a block, in the order of the observations that completed them."""
         if not len(leaf):
             return no_releases(layout)
-        order = np.argsort(leaves.arrival)
+        order = _inverse(leaves.arrival)
         rows, t, leaf = leaves.rows[order], leaves.t[order], leaf[order]
         sums = [own[order] for own in sums]
         complete = None if complete is None else complete[order]
@@ -292,19 +292,8 @@ class Crowd(Whole):
             columns.setdefault(name, np.full(len(t) * width, number))
         times = np.full(len(t), at)
         self._keep_latest(rows, t, times, columns, width)
-        used, first = np.unique(rows, return_index=True)
-        by_appearance = np.argsort(first)
-        number_of = np.empty(len(used), np.int64)
-        number_of[by_appearance] = np.arange(len(used))
-        return Releases(
-            tuple(self.keys[index] for index in used[by_appearance].tolist()),
-            number_of[np.searchsorted(used, rows)],
-            t,
-            times,
-            layout.statistic.names,
-            columns,
-            **layout.common,
-        )
+        own = renumbered(self.keys, rows)
+        return Releases(*own, t, times, layout.statistic.names, columns, **layout.common)
 
     def _keep_latest(
         self,
@@ -314,9 +303,10 @@ class Crowd(Whole):
         columns: Mapping[str, FloatArray],
         width: int,
     ) -> None:
-        backwards = rows[::-1]
-        last_rows, place = np.unique(backwards, return_index=True)
-        last = len(rows) - 1 - place
+        last = np.full(len(self.keys), -1)
+        last[rows] = np.arange(len(rows))  # the last assignment stays
+        last_rows = np.flatnonzero(last >= 0)
+        last = last[last_rows]
         self._latest_t[last_rows], self._latest_at[last_rows] = t[last], at[last]
         for name, column in columns.items():
             self._latest[name][last_rows] = column.reshape(-1, width)[last]
@@ -420,6 +410,20 @@ class Crowd(Whole):
         self.numbered.update(numbers)
 
 
+def _by_number(numbers: IntArray, count: int) -> IntArray:
+    """Where to find numbers below ``count`` in their order, equal ones as they come."""
+    # Short ones are sorted digit by digit, which takes a quarter of the time.
+    short = numbers.astype(np.uint16) if count <= 1 << 16 else numbers
+    return np.argsort(short, kind="stable")
+
+
+def _inverse(places: IntArray) -> IntArray:
+    """Where to find different places in their order."""
+    found = np.full(int(places.max()) + 1, -1)
+    found[places] = np.arange(len(places))
+    return found[found >= 0]
+
+
 def _rank(rows: IntArray) -> IntArray:
     """How many of the same row come before each; equal rows are next to each other."""
     counts = np.bincount(rows)
@@ -430,5 +434,5 @@ def _in_rounds(leaves: _Leaves) -> tuple[_Leaves, Rounds]:
     """The first leaf of every key, then the second of those that have one, and so on."""
     rank = _rank(leaves.rows)
     ends = np.cumsum(np.bincount(rank)).tolist()
-    order = np.argsort(rank, kind="stable")
+    order = _by_number(rank, len(ends))
     return leaves.at(order), [slice(*pair) for pair in zip([0, *ends], ends, strict=False)]

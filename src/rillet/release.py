@@ -689,13 +689,7 @@ class Releases:
     def by_key(self, column: NDArray[Any]) -> NDArray[Any] | None:
         """The value that a column of rows has for each key, or None if it changes within one."""
         key_of = self.key_of if len(self.names) == 1 else np.repeat(self.key_of, len(self.names))
-        values = np.zeros(len(self.keys), column.dtype)
-        values[key_of] = column
-        bits = f"u{column.dtype.itemsize}"  # by their bits: unknown equals unknown
-        constant = np.array_equal(
-            values[key_of].view(bits), np.ascontiguousarray(column).view(bits)
-        )
-        return values if constant else None
+        return _by(key_of, len(self.keys), column)
 
     # --- other forms -----------------------------------------------------------------------------
 
@@ -782,8 +776,9 @@ class Releases:
 
         The layout: ``rilletRT``, version and length of the header as unsigned 32-bit numbers, the
         header in JSON, the arrays that it lists, the CRC-32 of all before it; all little-endian.
-        A column that never changes is stored as one number, one that never changes within a key as
-        one for each key, and one that follows from others by their names (:func:`origins`).
+        A column that never changes is stored as one number, one that never changes within a key or
+        a t as one for each of these, and one that follows from others by their names
+        (:func:`origins`).
         """
         if known is None:
             keys, key_of = renumbered(self.keys, self.key_of)
@@ -803,7 +798,7 @@ class Releases:
         columns = {
             name: np.ascontiguousarray(own.rows(name)) for name in NUMBERS if name in self._columns
         }
-        found = origins(columns, own.rows("t"))
+        found, (cell_of, cells) = origins(columns, own.rows("t")), _cells(self.t, len(self.names))
         derived: list[tuple[str, str, str]] = []
         for name, (origin, divided) in found.items():
             if origin != name:
@@ -812,6 +807,8 @@ class Releases:
             column = columns[name]
             if _is_constant(column):
                 by, column = "all", column[:1]
+            elif 2 * cells <= len(column) and (short := _by(cell_of, cells, column)) is not None:
+                by, column = "t", short
             elif (short := own.by_key(column)) is not None:
                 by, column = "key", short
             else:
@@ -878,11 +875,14 @@ class Releases:
                 with np.errstate(all="ignore"):
                     arrays[name] = origin / t if kind == "ratio" else origin
                 continue
-            rows = {"all": 1, "release": count, "row": count * len(names), "key": len(keys)}[by]
-            found = np.frombuffer(content, kind, rows, offset)
+            rows = {"all": 1, "release": count, "row": count * len(names), "key": len(keys)}
+            cell_of, rows["t"] = _cells(arrays["t"], len(names)) if by == "t" else (None, 0)
+            found = np.frombuffer(content, kind, rows[by], offset)
             offset += found.nbytes
             if by == "key":
                 found = found[np.repeat(arrays["key_of"], len(names))]
+            elif by == "t":
+                found = found[cell_of]
             elif by == "all":
                 found = np.broadcast_to(found, count * (len(names) if name in NUMBERS else 1))
             arrays[name] = found.astype(np.float64 if name in NUMBERS else np.int64)
@@ -919,7 +919,7 @@ class Releases:
 
 
 _MAGIC = b"rilletRT"
-_VERSION = 3
+_VERSION = 4
 #: After the magic: version, length of the header.
 _START = struct.Struct("<II")
 _CHECK = struct.Struct("<I")
@@ -929,6 +929,24 @@ def _is_constant(column: NDArray[Any]) -> bool:
     """Whether all numbers are the same, by their bits; not of an empty column."""
     bits = column.view(np.uint64)
     return len(bits) > 0 and bool(bits[0] == bits[-1]) and bool((bits == bits[0]).all())
+
+
+def _by(number_of: IntArray, count: int, column: NDArray[Any]) -> NDArray[Any] | None:
+    """The value that a column has for each of some numbers, or None if it changes within one."""
+    values = np.zeros(count, column.dtype)
+    values[number_of] = column
+    bits = f"u{column.dtype.itemsize}"  # by their bits: unknown equals unknown
+    constant = np.array_equal(values[number_of].view(bits), np.ascontiguousarray(column).view(bits))
+    return values if constant else None
+
+
+def _cells(t: IntArray, width: int) -> tuple[IntArray, int]:
+    """For each row the number of its t and name, from the first t on, and how many there are."""
+    first, last = (int(t.min()), int(t.max())) if len(t) else (0, -1)
+    cell_of = t - first
+    if width > 1:
+        cell_of = np.add.outer(cell_of * width, np.arange(width)).ravel()
+    return cell_of, (last - first + 1) * width
 
 
 def origins(columns: Mapping[str, FloatArray], t: IntArray) -> dict[str, tuple[str, bool]]:
