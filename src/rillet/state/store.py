@@ -7,11 +7,12 @@ instant leaves either all of a block or nothing of it.
 table names, row numbers and sizes are in the clear, and they are public; only the size of the gate
 tells roughly how many persons are in it, and the folder is its owner's alone.  States are kept
 without the noise key in force (:func:`rillet.step.without_key`), deleted content is overwritten
-(``secure_delete``), and the write-ahead log is cut to nothing at every start and stop and every few
-seconds between, so that earlier states, and with them earlier noise keys, do not stay behind.
-SQLite does not overwrite what stays behind in a page when it moves a row to another one.  So every
-content begins with zeros, as many as a row keeps in a page that can be rearranged, and has a size
-for which all the rest lies in pages of its own, which are overwritten when they are freed.
+(``secure_delete``; not that of the outbox, which is released), and the write-ahead log is cut to
+nothing at every start and stop and every few seconds between, so that earlier states, and with them
+earlier noise keys, do not stay behind.  SQLite does not overwrite what stays behind in a page when
+it moves a row to another one.  So every content begins with zeros, as many as a row keeps in a page
+that can be rearranged, and has a size for which all the rest lies in pages of its own, which are
+overwritten when they are freed.
 """
 
 from __future__ import annotations
@@ -647,8 +648,7 @@ class SqliteStore:
                 if len(shares) % _ROWS_AT_ONCE == 0:
                     self._put(sealed)
             self._put(sealed)
-            for address in gone:
-                self._connection.execute(_DELETE[str(address[0])], address[1:])
+            self._delete(gone)
             bound = self._binding.sum_with(shares, gone)
             content = self._progress_content(progress, pool, bound)
             self._put({"progress": [(0, self._seal(content, _PROGRESS))]})
@@ -664,6 +664,22 @@ class SqliteStore:
             if rows:
                 self._connection.executemany(_PUT[kind], rows)
                 rows.clear()
+
+    def _delete(self, gone: Iterable[Address]) -> None:
+        """Delete rows; what they held is overwritten, but for releases, which are public."""
+        released: list[Address] = []
+        for address in gone:
+            if address[0] == "outbox":
+                released.append(address)
+            else:
+                self._connection.execute(_DELETE[str(address[0])], address[1:])
+        if released:
+            self._connection.execute("PRAGMA secure_delete = OFF").fetchall()
+            try:
+                for address in released:
+                    self._connection.execute(_DELETE["outbox"], address[1:])
+            finally:
+                self._connection.execute("PRAGMA secure_delete = ON").fetchall()
 
     def _take_over(self, stored: Mapping[int, _Stored]) -> None:
         self._working.clear()
