@@ -83,8 +83,31 @@ def test_one_leaf_of_many_keys_as_many_leaves_of_one(
         assert sums.tolist() == [expected[row][1][i] for row, i in zip(rows, leaf, strict=True)]
         t[rows] += 1
 
+    # Several leaves of some keys at once, in rounds.
+    rounds_encoders, rounds_decoders = _rows(encoder.start()), _rows(decoder.start())
+    t[:] = 0
+    while t.min() < LEAVES:
+        turns, rounds = [np.empty(0, np.int64)], []
+        for _ in range(rng.integers(1, 20)):
+            begin = sum(map(len, turns))
+            turns.append(np.flatnonzero((rng.random(KEYS) < 0.6) & (t < LEAVES)))
+            rounds.append(slice(begin, begin + len(turns[-1])))
+            t[turns[-1]] += 1
+        rows = np.concatenate(turns)
+        leaf = np.array([t[row] - np.count_nonzero(rows[i:] == row) for i, row in enumerate(rows)])
+        exact, own_noise = leaf_of[rows, leaf], noise[rows, leaf]
+        at = rounds, rows, leaf + 1
+        nodes = encoder.encode_rounds(rounds_encoders, *at, exact)
+        sums = decoder.decode_rounds(rounds_decoders, *at, nodes + own_noise)
+        assert nodes.tolist() == [expected[row][0][i] for row, i in zip(rows, leaf, strict=True)]
+        assert sums.tolist() == [expected[row][1][i] for row, i in zip(rows, leaf, strict=True)]
+
     for key, (_, _, *own) in enumerate(expected):
-        for states in ((encoders, decoders), (ragged_encoders, ragged_decoders)):
+        for states in (
+            (encoders, decoders),
+            (ragged_encoders, ragged_decoders),
+            (rounds_encoders, rounds_decoders),
+        ):
             for parts, ones in zip(states, own, strict=True):
                 assert all(
                     np.array_equal(part[key], one) for part, one in zip(parts, ones, strict=True)
