@@ -306,14 +306,14 @@ class Release:
     ) -> None:
         self.key = key
         self.t = t
-        self._at = at_microseconds
+        self._at: float = at_microseconds
         # The rows, or a function and its arguments: many releases are made, few are read.
         self._rows = rows
 
     @property
     def at_microseconds(self) -> int:
         """The time of the release, in microseconds since 1970 UTC."""
-        return self._at
+        return int(self._at)
 
     @property
     def at(self) -> datetime:

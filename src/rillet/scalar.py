@@ -6,10 +6,10 @@ operations in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 from operator import add
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -28,17 +28,18 @@ from rillet.step import (
 
 #: Noise is read ahead for this many scalar updates at a time.
 READ_AHEAD: Final = 1024
+Absorb: TypeAlias = Callable[[float, float], Release | None]
 
 
 class _Now(Release):
-    """A release with the nanoseconds of the clock: dividing them costs as much as asking it."""
+    """A release with the seconds of the clock: turning them into others costs as much as asking."""
 
     __slots__ = ()
 
     @property
     def at_microseconds(self) -> int:
         """The time of the release, in microseconds since 1970 UTC."""
-        return self._at // 1000
+        return int(self._at * 1e6)
 
 
 class ScalarRun:
@@ -70,20 +71,15 @@ class ScalarRun:
         self._raw_counted: list[float] | None = None if state.exact_counts is None else []
         self._nothing = (0,) * leaf.width
         self._missing_value = layout.missing_value
-        self.absorb = self._absorb
-        one = leaf.contributor_of_one(grid_of(state))
-        asked = self._missing_value, self._complete, self._raw_counted
-        if one is not None and layout.every == 1 and asked == (None, None, None):
-            self.absorb = self._absorb_alone
-            self._contribute_one = one
-            self._step, self._column_draws = self._steppers[0].step, self._draws[0]
-            self._prefix, self._sum = anchor.prefixes[0], anchor.sums[0]
-            self._unit = self._units[0][0]
-            self._offset = self._offsets[0] if self._offsets else 0.0
-        self._t = state.t
         self._done = 0
         self.room = min(count * layout.every - self._in_leaf, _last_scalar(layout, state) - state.t)
+        self._last = state.t + self.room
         self.latest = state.latest
+        one = leaf.contributor_of_one(grid_of(state))
+        asked = self._missing_value, self._complete, self._raw_counted
+        alone = one is not None and layout.every == 1 and asked == (None, None, None)
+        #: Absorbs one observation at a time in seconds since 1970.
+        self.absorb = self._absorb if one is None or not alone else self._absorb_alone(one)
 
     @classmethod
     def begin(cls, layout: Layout, key: Key, state: StreamState) -> ScalarRun | None:
@@ -103,18 +99,17 @@ class ScalarRun:
     @property
     def absorbed(self) -> int:
         """Observations absorbed in this run."""
-        return self._t - self._begun.t
+        return self._last - self.room - self._begun.t
 
-    def _absorb(self, raw_value: float, at_nanoseconds: int) -> Release | None:
+    def _absorb(self, raw_value: float, at: float) -> Release | None:
         """One observation.  **Privacy.** Touches raw data; see :func:`rillet.step.step`."""
         if self._missing_value is not None and isnan(raw_value):
             raw_value = self._missing_value
         if self._raw_counted is not None:
             self._raw_counted.append(raw_value)
         exact_units = self._contribute(raw_value)
-        self._t = t = self._t + 1
         self.room -= 1
-        layout = self._layout
+        t, layout = self._last - self.room, self._layout
         if layout.every > 1:
             exact_units = tuple(map(add, self._exact_partial, exact_units))
             self._in_leaf += 1
@@ -129,7 +124,8 @@ class ScalarRun:
             if leaf & (leaf - 1) == 0:
                 self._complete = is_complete(layout, self._begun, leaf, t, sums[1])
         rows = (self._rows, t, sums, done, self._complete)
-        self.latest = release = _Now(self._key, t, at_nanoseconds, rows)
+        self.latest = release = _Now(self._key, t, 0, rows)
+        release._at = at
         self._done = done + 1
         return release
 
@@ -143,22 +139,34 @@ class ScalarRun:
         add_back(self._layout, self._anchor, t, sums)
         return sums
 
-    def _absorb_alone(self, raw_value: float, at_nanoseconds: int) -> Release | None:
-        """The same where each observation is a leaf of one column, in the same order."""
-        self._t = t = self._t + 1
-        self.room -= 1
-        done = self._done
-        self._done = done + 1
-        prefix = self._step(self._contribute_one(raw_value), self._column_draws[done])
-        total = (prefix - self._prefix) * self._unit + self._sum
-        if self._offset:
-            total += self._offset * (t - self._anchor.after)
-        if self._corrects:
-            anchor = self._anchor
-            total += anchor.removed + anchor.removed_each * (t - anchor.after)
-        rows = self._rows, t, (total,), done, None
-        self.latest = release = _Now(self._key, t, at_nanoseconds, rows)
-        return release
+    def _absorb_alone(self, contribute: Callable[[float], int]) -> Absorb:
+        """The same where each observation is a leaf of one column, in the same order.
+
+        A function of its own numbers: looking them up took a fifth of the time.
+        """
+        key, anchor, first, last = self._key, self._anchor, self._begun.t + 1, self._last
+        step, draws, rows = self._steppers[0].step, self._draws[0], self._rows
+        before, unit, total_before = anchor.prefixes[0], self._units[0][0], anchor.sums[0]
+        offset = self._offsets[0] if self._offsets else 0.0
+        after, corrects, new = anchor.after, self._corrects, Release.__new__
+        removed, removed_each = anchor.removed, anchor.removed_each
+
+        def absorb(raw_value: float, at: float) -> Release:
+            self.room = room = self.room - 1
+            t = last - room
+            done = t - first
+            self._done = done + 1
+            total = (step(contribute(raw_value), draws[done]) - before) * unit + total_before
+            if offset:
+                total += offset * (t - after)
+            if corrects:
+                total += removed + removed_each * (t - after)
+            self.latest = release = new(_Now)
+            release.key, release.t, release._at = key, t, at
+            release._rows = rows, t, (total,), done, None
+            return release
+
+        return absorb
 
     def _rows(self, t: int, sums: Sequence[float], done: int, complete: bool | None) -> Rows:
         def covariance(one: int, other: int) -> float:
@@ -180,7 +188,7 @@ class ScalarRun:
                 counted(self._layout, raw_values), self._layout.bounds, centre
             )
         return drawn.but(
-            t=self._t,
+            t=self._last - self.room,
             exact_partial=self._exact_partial,
             exact_counts=exact_counts,
             encoders=tuple(encoder for encoder, _ in states),

@@ -198,24 +198,26 @@ class TreeStepper(Stepper):
         # Exact total at the last multiple of 2^ℓ, relative to the total when stepping began.
         self._exact_marks: list[int] = [-value for value in encoder_state[0].tolist()]
         self._closed: list[int] = decoder_state[0].tolist()
+        self._prefix = self._closed[0]
 
     def step(self, exact_leaf: int, noise: int) -> int:
         """Absorb one leaf; amortised over leaves, two list writes."""
         self._t = t = self._t + 1
         self._exact_total = total = self._exact_total + exact_leaf
-        level = (t & -t).bit_length() - 1
-        marks, closed = self._exact_marks, self._closed
+        closed = self._closed
+        if t & 1:  # the node is the leaf
+            self._prefix = prefix = closed[1] + exact_leaf + noise
+            return prefix
+        level, marks = (t & -t).bit_length() - 1, self._exact_marks
         # t − lowbit(t) is a multiple of 2^(level+1); at the top level it is 0, whose prefix is 0.
-        prefix: int = closed[level + 1] + total - marks[level] + noise
-        if level == 0:
-            marks[0] = total
-            closed[0] = prefix
-        else:
-            marks[: level + 1] = [total] * (level + 1)
-            closed[: level + 1] = [prefix] * (level + 1)
+        self._prefix = prefix = closed[level + 1] + total - marks[level] + noise
+        marks[: level + 1] = [total] * (level + 1)
+        closed[: level + 1] = [prefix] * (level + 1)
         return prefix
 
     def states(self) -> tuple[State, State]:
         """Open sums and closed prefix sums, as the block form keeps them."""
         exact_open = np.array([self._exact_total - mark for mark in self._exact_marks], np.int64)
-        return (exact_open,), (np.array(self._closed, np.int64),)
+        closed = np.array(self._closed, np.int64)
+        exact_open[0], closed[0] = 0, self._prefix
+        return (exact_open,), (closed,)
