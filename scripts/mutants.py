@@ -252,8 +252,8 @@ def same_program(before: str, after: str) -> bool:
 # not noticed so, are tried in a new process that imports the changed file.
 
 
-class TooLong(Exception):
-    """A test took more processor time than it may."""
+class TooLong(BaseException):
+    """A test took more processor time than it may; not for Hypothesis to look for a shorter one."""
 
 
 def at_work() -> None:
@@ -328,16 +328,22 @@ def runs(items: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
     from _pytest.runner import runtestprotocol
 
     for item, following in zip(items, [*items[1:], None], strict=True):
-        yield item, runtestprotocol(item, log=False, nextitem=following)
+        try:
+            yield item, runtestprotocol(item, log=False, nextitem=following)
+        except TooLong:  # while pytest wrote down what had happened
+            yield item, []
 
 
 def trace(items: list[Any]) -> None:
     """Which functions of the rooms each test calls, and what it costs: in a process of its own."""
     known = {row["test"] for row in rows(TRACED)}
     items = [item for item in items if item.nodeid not in known]
-    if not items or os.fork():
-        if items:
-            os.wait()
+    if not items:
+        return
+    if os.fork():
+        _, status = os.wait()
+        if status:
+            sys.exit("the tests could not be traced")
         return
     called: set[str] = set()
     started = 0.0
@@ -355,7 +361,7 @@ def trace(items: list[Any]) -> None:
         nonlocal started
         called.clear()
         started = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST, 1.0)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST)
         sys.settrace(note)
 
     signal.signal(signal.SIGPROF, stop)
@@ -364,7 +370,8 @@ def trace(items: list[Any]) -> None:
         sys.settrace(None)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         spent = time.process_time() - started
-        passed = all(report.passed for report in reports) and spent <= LONGEST_TEST
+        passed = bool(reports) and all(report.passed for report in reports)
+        passed = passed and spent <= LONGEST_TEST
         row = {"test": item.nodeid, "seconds": round(spent, 3), "used": passed}
         keep(TRACED, row | {"called": sorted(called)})
         begin()
