@@ -101,8 +101,8 @@ bench: $(BENCH_STAMP) ## time rillet beside others: one table, and JSON in bench
 peers: $(BENCH_STAMP) ## compare the law of releases with OpenDP and jax-privacy
 	$(BENCH)/bin/python benchmarks/peers.py
 
-timing: $(STAMP) ## whether time depends on values or on noise: a million calls of each kind
-	$(BIN)/python benchmarks/timing.py
+timing: $(STAMP) ## whether time depends on values or on noise: a million pairs of calls of each kind; minutes, on a quiet machine
+	$(BIN)/python benchmarks/timing.py --page docs/timing.md
 
 mutants: $(STAMP) $(MUTANTS_STAMP) ## 500 changes of the source, and which of them the tests notice; hours
 	$(MUTANTS)/bin/python scripts/mutants.py choose

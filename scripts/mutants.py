@@ -378,7 +378,7 @@ def _trace(items: list[Any]) -> NoReturn:
         called.clear()
         started = time.process_time()
         # The signal ends the process: an exception in its place may hit the machinery of pytest.
-        signal.setitimer(signal.ITIMER_PROF, 2 * LONGEST_TEST)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_TEST)
         sys.settrace(note)
 
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -387,7 +387,7 @@ def _trace(items: list[Any]) -> NoReturn:
         sys.settrace(None)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         spent = time.process_time() - started
-        passed = all(report.passed for report in reports) and spent <= LONGEST_TEST
+        passed = all(report.passed for report in reports)
         row = {"test": item.nodeid, "seconds": round(spent, 3), "used": passed}
         keep(TRACED, row | {"called": sorted(called)})
         begin()
@@ -442,8 +442,16 @@ def attempt(change: dict[str, Any], items: list[Any]) -> dict[str, Any] | None:
         by = file.read() or "out of time"
     if by == "new process":
         return None
-    seconds = round(used.ru_utime + used.ru_stime, 1)
-    return {"number": change["number"], "by": by, "tests": len(items), "seconds": seconds}
+    seconds = used.ru_utime + used.ru_stime
+    return found(change, by, len(items), seconds, new=False)
+
+
+def found(
+    change: dict[str, Any], by: str, tests: int, spent: float, *, new: bool
+) -> dict[str, Any]:
+    """What is kept of one attempt."""
+    row = {"number": change["number"], "by": by, "tests": tests, "seconds": round(spent, 1)}
+    return row | {"new process": new}
 
 
 def noticed(items: list[Any]) -> str:
@@ -479,7 +487,7 @@ def in_new_process(change: dict[str, Any], tests: list[str]) -> dict[str, Any]:
     by = answer[-1].removeprefix("noticed by ") if answer else "import or out of time"
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = spent.ru_utime + spent.ru_stime - begun.ru_utime - begun.ru_stime
-    return {"number": change["number"], "by": by, "tests": len(tests), "seconds": round(seconds, 1)}
+    return found(change, by, len(tests), seconds, new=True)
 
 
 def _end(child: int) -> None:
@@ -508,23 +516,36 @@ class All:
         self.again = again
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """Try every change that has not been tried, and those asked for by number once more."""
+        """Try every change that has not been tried, and those asked for by number once more.
+
+        First all with their code swapped, where that is possible; then those that were not noticed
+        so in a new process, as what was made when the module was imported is the old one there.
+        """
         items = {item.nodeid: item for item in session.items}
         trace(list(items.values()))
         traced = [row for row in rows(TRACED) if row["test"] in items]
-        done = {row["number"] for row in rows(RESULTS)} - self.again
-        for change in [*rows(CHOSEN), *controls()]:
-            if change["number"] in done or (self.again and change["number"] not in self.again):
-                continue
-            tests = tests_for(change, traced)
-            row = attempt(change, [items[test] for test in tests])
-            if row is None or row["by"] in ("nothing", "crash"):
-                row = in_new_process(change, tests)
-            row["noticed"] = row["by"] != "nothing"
-            keep(RESULTS, row)
-            shown = f"{change['number']:4d} {row['by'][-70:]:70s} {row['seconds']:6.1f} s"
-            print(f"{shown}  {change['is'][:60]}", flush=True)
+        changes = {row["number"]: row for row in [*rows(CHOSEN), *controls()]}
+        latest = {} if self.again else {row["number"]: row for row in rows(RESULTS)}
+        for number in self.again or changes:
+            if number not in latest:
+                tests = tests_for(changes[number], traced)
+                row = attempt(changes[number], [items[test] for test in tests])
+                if row is None or row["by"] == "crash":
+                    row = in_new_process(changes[number], tests)
+                latest[number] = self.kept(row, changes[number])
+        for number, row in latest.items():
+            if not row["noticed"] and not row["new process"]:
+                tests = tests_for(changes[number], traced)
+                self.kept(in_new_process(changes[number], tests), changes[number])
         return True
+
+    def kept(self, row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+        """Keep what was found, and show it."""
+        row |= {"noticed": row["by"] != "nothing", "again": bool(self.again)}
+        keep(RESULTS, row)
+        shown = f"{change['number']:4d} {row['by'][-70:]:70s} {row['seconds']:6.1f} s"
+        print(f"{shown}  {change['is'][:60]}", flush=True)
+        return row
 
 
 def controls() -> Iterator[dict[str, Any]]:
@@ -563,12 +584,13 @@ def report() -> None:
     chosen = {row["number"]: row for row in rows(CHOSEN)}
     first: dict[int, dict[str, Any]] = {}
     latest: dict[int, dict[str, Any]] = {}
-    unchanged: list[dict[str, Any]] = []
+    unchanged: dict[int, dict[str, Any]] = {}
     for row in rows(RESULTS):
         if row["number"] < 0:
-            unchanged.append(row)
+            unchanged[row["number"]] = row
             continue
-        first.setdefault(row["number"], row)
+        if not row["again"]:
+            first[row["number"]] = row
         latest[row["number"]] = row
     said = tomllib.loads(REASONS.read_text(encoding="utf-8"))["survivor"]
     reasons = {(entry["path"], entry["is"]): entry["reason"] for entry in said}
@@ -592,7 +614,7 @@ def report() -> None:
             goldens=by["golden"],
             broken=by["import or out of time"] + by["out of time"],
             controls=len(unchanged),
-            alarms=sum(row["noticed"] for row in unchanged),
+            alarms=sum(row["noticed"] for row in unchanged.values()),
         ),
         f"| room | changes tried |{''.join(f' noticed {when} | {SHARE} |' for when in WHEN)}",
         "|---|---|---|---|---|---|",

@@ -56,12 +56,16 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Subject:
-    """A mechanism to audit: how it is made, and the lower bound on ε that trials should reach."""
+    """A mechanism to audit: how it is made, and the lower bound on ε that trials should reach.
+
+    ``times`` as many trials as others of its law have: more where less of what is paid is seen.
+    """
 
     name: str
     about: str
     make: Callable[[], Plan | OneLook | Secrets]
     asked: float | None = None
+    times: int = 1
 
 
 def by_clock(
@@ -146,6 +150,8 @@ SUBJECTS: Final = {
             "honaker-tree-gaussian",
             "Honaker's tree",
             lambda: by_clock(HonakerTree("gaussian"), leaves=2),
+            _GAUSSIAN,
+            times=2,
         ),
         Subject(
             "buffered-toeplitz",
