@@ -400,9 +400,9 @@ def tests_for(change: dict[str, Any], traced: list[dict[str, Any]]) -> list[str]
     room = f"tests/{change['path'].split('/')[2]}/"
 
     def rank(row: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-        reaches = any(
-            name == wanted or name.startswith(f"{wanted}.<locals>") for name in row["called"]
-        )
+        # Outside of all functions: whatever calls one of the module.
+        inner = f"{wanted}.<locals>" if change["definition"] else wanted
+        reaches = any(name == wanted or name.startswith(inner) for name in row["called"])
         golden = row["test"].startswith("tests/test_golden")
         return (not reaches, golden, not row["test"].startswith(room), row["seconds"])
 

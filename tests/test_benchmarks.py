@@ -1,10 +1,12 @@
 """The frame of the benchmarks: what it finds, what it measures, what it writes."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 RUN = Path(__file__).parents[1] / "benchmarks" / "run.py"
@@ -69,3 +71,34 @@ def test_a_name_that_matches_nothing_is_an_error(tmp_path):
     done = run(tmp_path, "no-such")
     assert done.returncode == 2
     assert "no-such" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def timing():
+    spec = importlib.util.spec_from_file_location("timing", RUN.with_name("timing.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["timing"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["timing"]
+
+
+@pytest.mark.parametrize(("leak", "found"), [(0, False), (20, True), (-20, True)])
+def test_timing_finds_a_leak_under_drift_and_interrupts(timing, leak, found):
+    draws = np.random.default_rng(1)
+    second = timing.coins(20_000, draws)
+    drift = 2_000 + 1_000 * np.sin(np.arange(40_000) / 3_000)
+    interrupts = 50_000 * (draws.random(40_000) < 0.02)
+    times = drift + draws.exponential(200, 40_000) + interrupts + leak * second
+    row = timing.compared("made up", times.astype(np.int64), second)
+    assert row.depends == found
+    low, high = row.interval
+    assert low < leak < high
+    assert row.smallest < 20
+
+
+def test_timing_by_size_has_two_halves_of_every_block(timing):
+    sizes = np.random.default_rng(2).random(1_000) + np.arange(1_000)
+    larger = timing.larger(sizes).reshape(-1, 100)
+    assert (larger.sum(axis=1) == 50).all()
+    assert (larger[:, 75:].sum(axis=1) == 25).all()
