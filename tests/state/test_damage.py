@@ -7,12 +7,14 @@ command: it either refuses, or publishes exactly what the undamaged run would ha
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -642,6 +644,39 @@ def test_full_disk_of_the_state(run, expected, leave):
         ended = run.go()
         assert ended.code == 0, ended.said
         assert run.published() == expected
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_commit_that_fails_after_it_returned_releases_nothing(run, expected, number):
+    """The next block was being absorbed meanwhile; neither is handed out, and both come again."""
+    calls, submit = itertools.count(1), ThreadPoolExecutor.submit
+
+    def failing(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+        raise error
+
+    def submitted(self, execute, statement):
+        assert statement == "COMMIT"
+        if next(calls) == number:
+            return submit(self, failing, execute.__self__)
+        return submit(self, execute, statement)
+
+    before = run.published()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "submit", submitted)
+        ended = run.go()
+    assert ended.code == 5
+    assert "expected to write it, found: ioerr_fsync" in ended.said
+    assert next(calls) == number + 1
+    out, rows = run.published()
+    assert expected[0].startswith(out)
+    released = [row for row in ROWS[HALF : HALF + 16 * (number - 1)] if row[0] in "abc"]
+    assert len(rows) == len(before[1]) + len(released)  # of the blocks before it alone
+    assert len(out.splitlines()) == len(before[0].splitlines()) + len(released)
+    assert run.go().code == 0
+    assert run.published() == expected
 
 
 @pytest.mark.parametrize("leave", [0, 500, 2000])

@@ -254,6 +254,8 @@ class Job:
         self._stop = threading.Event() if stop is None else stop
         self._store, self._couriers = streams.store, couriers
         self._acknowledged = 0
+        #: Batches whose commit may be under way.
+        self._committing: deque[tuple[int, Releases]] = deque()
         self._begun, self._told = time.perf_counter(), 0
         self._summary = Summary(
             plan,
@@ -287,6 +289,9 @@ class Job:
             if self._plan.clock is not None and self._source.live:
                 self._run_live(self._plan.clock, start, watch)
             else:
+                # While the disk writes a block the next one is absorbed; a live source may have
+                # none, and by the clock the releases of two ticks take too much memory.
+                self._store.commits_later = not self._source.live and self._plan.clock is None
                 for block in self._source.blocks(start):
                     self._absorb(block)
                     self._acknowledge()
@@ -449,7 +454,8 @@ class Job:
             )
             self._tell_left_out()
             if len(releases):
-                self._hand_out(store.progress.batch, releases)
+                self._committing.append((store.progress.batch, releases))
+            self._hand_out_safe()
         if too_long:
             most = self._plan.last_t
             raise StreamEnded(
@@ -468,6 +474,11 @@ class Job:
                 "another key",
                 f"{self._told:,}",
             )
+
+    def _hand_out_safe(self) -> None:
+        """Hand out batches that are on disk: most often all but the last."""
+        while self._committing and self._committing[0][0] <= self._store.safe_batch:
+            self._hand_out(*self._committing.popleft())
 
     def _hand_out(self, batch: int, releases: Releases) -> None:
         # Before couriers have them: columns are worked out when they are first asked for.
@@ -498,8 +509,13 @@ class Job:
 
     def _finish(self) -> None:
         """Deliver what is under way and acknowledge it."""
-        for courier in self._couriers.values():
-            courier.end()
+        self._store.commits_later = False
+        try:
+            self._store.wait()
+            self._hand_out_safe()
+        finally:
+            for courier in self._couriers.values():
+                courier.end()
         if not any(courier.failure for courier in self._couriers.values()):
             self._acknowledge()
         self._store.settle()

@@ -77,7 +77,18 @@ class Kept:
 
 
 class Store(Protocol):
-    """Where the states of streams live; everything moves forward together in :meth:`commit`."""
+    """Where the states of streams live; everything moves forward together in :meth:`commit`.
+
+    ``commits_later`` allows a commit to return before it is safe: what it releases may be handed
+    out once ``safe_batch`` has reached its batch.
+    """
+
+    commits_later: bool
+
+    @property
+    def safe_batch(self) -> int:
+        """The last batch that is safe."""
+        ...
 
     @property
     def progress(self) -> Progress:
@@ -139,6 +150,10 @@ class Store(Protocol):
         """Let nothing that was noted wait for the next commit."""
         ...
 
+    def wait(self) -> None:
+        """Until the last commit is safe."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -146,6 +161,8 @@ class Store(Protocol):
 
 class MemoryStore:
     """States that are gone with the process."""
+
+    commits_later = False
 
     def __init__(
         self,
@@ -168,6 +185,11 @@ class MemoryStore:
         store.progress = Progress(observations=observations, ticks=ticks)
         store._kept.update(kept)
         return store
+
+    @property
+    def safe_batch(self) -> int:
+        """All are."""
+        return self.progress.batch
 
     def read(self, layout: Layout, index: int) -> Kept:
         """One key's stream."""
@@ -208,6 +230,9 @@ class MemoryStore:
 
     def settle(self) -> None:
         """Nothing waits."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
     def close(self) -> None:
         """Nothing to close."""

@@ -26,6 +26,7 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
@@ -183,8 +184,15 @@ class SqliteStore:
         self.gate: Gate | None = None
         self._kept_fleet: fleets.KeptFleet | None = None
         self._kept_crowd: fleets.KeptCrowd | None = None
-        #: What sinks have, and rows that are not needed since: written with the next commit.
-        self._delivered: tuple[dict[str, tuple[int, Any]], tuple[Address, ...]] | None = None
+        #: What sinks have, once it was asked for, and rows that are not needed since: written with
+        #: the next commit.
+        self._sinks: dict[str, tuple[int, Any]] | None = None
+        self._delivered: tuple[Address, ...] | None = None
+        #: Whether a commit may return before it is on disk; :meth:`wait` waits for it, and so does
+        #: whatever touches the database next.
+        self.commits_later = False
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="rillet-committer")
+        self._committing: Future[Any] | None = None
         #: Bytes in each row of the gate.
         self._gate_rows: dict[Address, int] = {}
         with self._guarded("read"):
@@ -276,10 +284,33 @@ class SqliteStore:
             self.settle()
             self.cut_log()
         finally:
-            self._closed = True
-            self._connection.close()
-            if self.lock is not None:
-                self.lock.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._committer.shutdown()
+        self._connection.close()
+        if self.lock is not None:
+            self.lock.close()
+
+    def wait(self) -> None:
+        """Until the last commit is on disk.
+
+        Raises
+        ------
+        OutputError
+            If it could not be written.  What is in memory is ahead then, and the state is closed.
+        """
+        if self._committing is not None:
+            try:
+                with _guarded(self._path, "write"):
+                    self._committing.result()
+            except RilletError:
+                self._committing = None
+                self._let_go()
+                raise
+            self._committing = None
+            self.safe_batch = self.progress.batch
 
     def cut_log(self) -> None:
         """Move what is in the write-ahead log into the database, and empty the log."""
@@ -300,6 +331,7 @@ class SqliteStore:
             None if absorbed is None else Absorbed(*absorbed),
             fields["ticks"],
         )
+        self.safe_batch = self.progress.batch
         number, name, before = fields["opened"]
         self.opened = Opened(number, name, None if before is None else tuple(before))
         self.commits: int = fields["commits"]
@@ -416,10 +448,10 @@ class SqliteStore:
 
     def sinks(self) -> dict[str, tuple[int, Any]]:
         """For each sink the last batch that it has, and its position."""
-        if self._delivered is not None:
-            return self._delivered[0]
-        sinks = json.loads(self._read(_SINKS))
-        return {name: (batch, position) for name, (batch, position) in sinks.items()}
+        if self._sinks is None:
+            sinks = json.loads(self._read(_SINKS))
+            self._sinks = {name: (batch, position) for name, (batch, position) in sinks.items()}
+        return self._sinks
 
     def undelivered(self) -> list[tuple[int, Releases]]:
         """Batches of releases that were committed and not acknowledged."""
@@ -465,7 +497,8 @@ class SqliteStore:
             )
             rows, gone = chain(rows, more, drawn), [*gone, *replaced]
         added, replaced = self._gate_change(entries, progress.ticks)
-        self._write(chain(rows, added.items()), [*gone, *replaced], progress, pool)
+        rows, gone = chain(rows, added.items()), [*gone, *replaced]
+        self._write(rows, gone, progress, pool, later=self.commits_later)
         self._take_over(stored)
         for together in (self._kept_fleet, self._kept_crowd):
             if together is not None:
@@ -632,15 +665,20 @@ class SqliteStore:
         gone: Iterable[Address],
         progress: Progress,
         pool: Pool | None,
+        *,
+        later: bool = False,
     ) -> None:
-        """Seal and write these rows, delete others, and move progress on: all or nothing."""
+        """Seal and write these rows, delete others, and move progress on: all or nothing.
+
+        With ``later`` it may not be on disk yet when this returns (:meth:`wait`).
+        """
         gone, delivered = tuple(gone), self._delivered
         if delivered is not None:
-            rows = chain(rows, [(_SINKS, json.dumps(delivered[0]).encode())])
-            gone += delivered[1]
+            rows = chain(rows, [(_SINKS, json.dumps(self._sinks).encode())])
+            gone += delivered
         shares: dict[Address, int] = {}
         sealed: dict[str, list[tuple[str | int | bytes, ...]]] = {kind: [] for kind in _TABLES}
-        with self._transaction():
+        with self._transaction(later=later):
             for address, content in rows:
                 row = self._seal(content, address)
                 shares[address] = self._binding.share(address, row)
@@ -657,6 +695,8 @@ class SqliteStore:
         self._binding.take_over(shares, gone, bound)
         self._delivered = None
         self.progress, self.pool, self.commits = progress, pool, self.commits + 1
+        if self._committing is None:
+            self.safe_batch = progress.batch
 
     def _put(self, sealed: dict[str, list[tuple[str | int | bytes, ...]]]) -> None:
         """Write sealed rows, by their kind, and forget them."""
@@ -701,18 +741,18 @@ class SqliteStore:
         It goes to the disk with the next commit, or with :meth:`settle`: after a crash before that,
         sinks are given again what they have, as after one before this call.
         """
-        sinks = {**self.sinks(), **{name: (batch, at) for name, at in positions.items()}}
-        with self._guarded("read"):
-            done = self._connection.execute("SELECT batch FROM outbox WHERE batch <= ?", (batch,))
-            gone = tuple(("outbox", number) for (number,) in done)
+        sinks = self.sinks()
+        before = max((last for last, _ in sinks.values()), default=0)
+        released: Iterable[Address] = (("outbox", n) for n in range(before + 1, batch + 1))
         # Public, but sealed: a damaged position would lose releases, or deliver them twice.
-        self._delivered = sinks, gone
+        self._sinks = {**sinks, **{name: (batch, at) for name, at in positions.items()}}
+        self._delivered = (*(self._delivered or ()), *filter(self.has, released))
         if self._kept_fleet is not None:
             self._kept_fleet.acknowledge(batch)
 
     def settle(self) -> None:
         """Bring to the disk what was acknowledged."""
-        if self._delivered is not None:
+        if self._delivered is not None and not self._closed:
             self._write((), (), self.progress, self.pool)
 
     def rotate_key(self, new: Secret) -> None:
@@ -811,16 +851,20 @@ class SqliteStore:
     def _guarded(self, purpose: str) -> Any:
         if self._closed:
             raise StateError(f"{self._path}: this state was closed; open it again to go on")
+        self.wait()
         return _guarded(self._path, purpose)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, later: bool) -> Iterator[None]:
         with self._guarded("write"):
             self._connection.execute("BEGIN IMMEDIATE")
         try:
             with self._guarded("write"):
                 yield
-                self._connection.execute("COMMIT")
+                if later:
+                    self._committing = self._committer.submit(self._connection.execute, "COMMIT")
+                else:
+                    self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -916,7 +960,11 @@ def check_header(path: Path, *, backup: bool = False) -> None:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     with _guarded(path, "open"):
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=0.2
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=0.2,
+            check_same_thread=False,  # a commit may have a thread of its own, one at a time
         )
         try:
             connection.execute(f"PRAGMA page_size = {_PAGE}")
