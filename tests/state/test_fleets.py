@@ -130,7 +130,7 @@ def test_a_failed_commit_is_not_gone_on_from(
     one = np.ones(1), np.zeros(1, np.int64), np.ones(1, np.int64)
     streams.absorb_ticks(*one, 0)
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise OSError("no space")
 
     with monkeypatch.context() as patch:
