@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 import time
@@ -340,3 +341,23 @@ def test_a_position_is_told_again_until_it_is_noted():
     courier.wait()
     assert courier.position(1) == courier.position(1) == {"rows": 7}
     courier.end()
+
+
+def test_what_a_pipe_has_given_is_released_before_it_gives_more(keyed, tmp_path):
+    """A file's next block is absorbed while the disk writes; a pipe may have none for hours."""
+    pipe, out = tmp_path / "pipe.csv", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    keyed["source"] |= {"path": "pipe.csv", "sequence": "n"}
+    done = threading.Thread(target=rillet.run, args=(keyed,), daemon=True)
+    done.start()
+    with pipe.open("w", buffering=1) as given:
+        given.write("meter,kwh,n\n")
+        for number in range(3):
+            given.write(f"m1,{number},{number}\n")
+            for _ in range(400):
+                if out.exists() and len(out.read_text().splitlines()) > number:
+                    break
+                time.sleep(0.05)
+            assert len(lines(out)) == number + 1
+    done.join(20)
+    assert not done.is_alive()

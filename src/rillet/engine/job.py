@@ -289,9 +289,10 @@ class Job:
             if self._plan.clock is not None and self._source.live:
                 self._run_live(self._plan.clock, start, watch)
             else:
-                # While the disk writes a block the next one is absorbed; a live source may have
-                # none, and by the clock the releases of two ticks take too much memory.
-                self._store.commits_later = not self._source.live and self._plan.clock is None
+                # While the disk writes a block the next one is absorbed; there it must be, so not
+                # from a pipe; and by the clock the releases of two ticks take too much memory.
+                there = self._source.replayable and not self._source.live
+                self._store.commits_later = there and self._plan.clock is None
                 for block in self._source.blocks(start):
                     self._absorb(block)
                     self._acknowledge()
