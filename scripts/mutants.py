@@ -18,8 +18,10 @@ import argparse
 import ast
 import collections
 import gc
+import importlib
 import inspect
 import json
+import math
 import os
 import random
 import resource
@@ -63,6 +65,8 @@ TESTS = (
 # Seconds of processor time: of a test that is used at all, and of all tests for one change.
 LONGEST_TEST = 1.5
 ALL_TESTS = 15.0
+# The same where long tests are tried too, on what the others have not noticed.
+WITH_LONG_TESTS = 35.0
 SEED = 20
 
 
@@ -419,6 +423,28 @@ def tests_for(change: dict[str, Any], traced: list[dict[str, Any]]) -> list[str]
     return chosen
 
 
+def long_tests_for(change: dict[str, Any], traced: list[dict[str, Any]]) -> list[str]:
+    """Tests that take too long for each change: of the module, of its room, and goldens.
+
+    One of each function first, those of the module's own file before others, then the quick ones.
+    """
+    room, stem = change["path"].split("/")[2], Path(change["path"]).stem
+    folder = Path(change["path"]).parent.name
+    names = (stem.lstrip("_"), folder)
+    ranked, times = [], collections.Counter[str]()
+    for row in traced:
+        file, _, test = row["test"].partition("::")
+        if row["used"] or row["called"] or not file.startswith((f"tests/{room}/", "tests/test_")):
+            continue
+        function = f"{file}::{test.partition('[')[0]}"
+        own = Path(file).stem.removeprefix("test_") in names
+        ranked.append((times[function], not own, "golden" not in file, row["test"]))
+        times[function] += 1
+    ranked.sort(key=lambda rank: rank[:3])
+    first = [test for number, *_, test in ranked if number == 0]
+    return [*first, *tests_for(change, traced), *(test for number, *_, test in ranked if number)]
+
+
 def attempt(change: dict[str, Any], items: list[Any]) -> dict[str, Any] | None:
     """Run tests with a change until one fails; None where a new process must do it."""
     reading, writing = os.pipe()
@@ -454,11 +480,14 @@ def found(
     return row | {"new process": new}
 
 
-def noticed(items: list[Any]) -> str:
-    """The test that fails, or "nothing"."""
+def noticed(items: list[Any], most: float = math.inf) -> str:
+    """The test that fails, or "nothing" where none does in so many seconds."""
+    begun = time.process_time()
     for item, reports in runs(items):
         if any(report.failed for report in reports):
             return str(item.nodeid)
+        if time.process_time() - begun > most:
+            break
     return "nothing"
 
 
@@ -468,7 +497,7 @@ def in_new_process(change: dict[str, Any], tests: list[str]) -> dict[str, Any]:
     files = sorted({test.split("::")[0] for test in tests})
     asked = KEPT / "asked.json"
     asked.write_text(json.dumps(tests))
-    limit = int(4 * ALL_TESTS) + 60
+    limit = int(4 * WITH_LONG_TESTS) + 60
     begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         path.write_text(with_change(change), encoding="utf-8")
@@ -505,7 +534,9 @@ class One:
         """Say which test noticed it."""
         asked = json.loads((KEPT / "asked.json").read_text())
         items = {item.nodeid: item for item in session.items}
-        print("\nnoticed by", noticed([items[test] for test in asked if test in items]), flush=True)
+        chosen = [items[test] for test in asked if test in items]
+        by = "collection" if session.testsfailed else noticed(chosen, WITH_LONG_TESTS)
+        print("\nnoticed by", by, flush=True)
         return True
 
 
@@ -518,8 +549,9 @@ class All:
     def pytest_runtestloop(self, session: Any) -> bool:
         """Try every change that has not been tried, and those asked for by number once more.
 
-        First all with their code swapped, where that is possible; then those that were not noticed
-        so in a new process, as what was made when the module was imported is the old one there.
+        First all by quick tests, with their code swapped where that is possible.  Then those that
+        were not noticed so by long tests too, in a new process, as what was made when the module
+        was imported is the old one otherwise.
         """
         items = {item.nodeid: item for item in session.items}
         trace(list(items.values()))
@@ -534,9 +566,10 @@ class All:
                     row = in_new_process(changes[number], tests)
                 latest[number] = self.kept(row, changes[number])
         for number, row in latest.items():
-            if not row["noticed"] and not row["new process"]:
-                tests = tests_for(changes[number], traced)
-                self.kept(in_new_process(changes[number], tests), changes[number])
+            if not row["noticed"] and not row.get("long"):
+                tests = long_tests_for(changes[number], traced)
+                again = in_new_process(changes[number], tests) | {"long": True}
+                self.kept(again, changes[number])
         return True
 
     def kept(self, row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -564,6 +597,9 @@ def run(plugin: object, arguments: list[str]) -> None:
     import pytest
 
     at_work()
+    # What rillet imports late, and takes long: once, not in each process that forks.
+    for late in ("scipy.signal", "rillet.noise.kernels", "rillet.strategy.toeplitz.kernels"):
+        importlib.import_module(late)
     sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments], [plugin]))
 
 
@@ -609,10 +645,11 @@ def report() -> None:
             seed=SEED,
             longest=LONGEST_TEST,
             most=ALL_TESTS,
+            long=WITH_LONG_TESTS,
             before=sum(not row["noticed"] for row in first.values()),
             after=sum(not row["noticed"] for row in latest.values()),
             goldens=by["golden"],
-            broken=by["import or out of time"] + by["out of time"],
+            broken=by["import or out of time"] + by["out of time"] + by["collection"],
             controls=len(unchanged),
             alarms=sum(row["noticed"] for row in unchanged.values()),
         ),
@@ -657,9 +694,10 @@ reads; changes that leave the same program.
 **How it is tried.** Each test was run once to see which functions it calls. For a change, those
 that call its function come first, the cheapest at the front, then others of its room, releases
 pinned by goldens last; tests over {longest:g} s are left out, and at most {most:g} s of tests are
-run (processor time). So a share here is less than what the whole suite notices. A change that
-makes tests fail, break, or run out of time is noticed. The same was done {controls} times with
-nothing changed, once for each room: {alarms} of these were noticed.
+run (processor time). What they have not noticed is tried once more in a new process with long
+tests too, those of the module first, for {long:g} s. So a share here is less than what the whole
+suite notices. A change that makes tests fail, break, or run out of time is noticed. The same was
+done {controls} times with nothing changed, once for each room: {alarms} of these were noticed.
 
 **Result.** {tried} changes were tried, and {before} were not noticed at first: of the others,
 {goldens} by pinned releases alone, {broken} because the module could not be imported or ran out of

@@ -485,3 +485,13 @@ def test_millions_in_seconds():
     read_times(cells, "Europe/Berlin")
     assert between - began < 10
     assert time.perf_counter() - between < 10
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Tokyo", "America/New_York"])
+def test_walls_end_with_the_years_1_and_9999(zone):
+    ends = ["0001-01-01T00:00", "9999-12-31T23:59:59.999999"]
+    walls = np.array(ends, "M8[us]").view(np.int64)
+    beyond = np.concatenate([walls[0] - np.arange(1, 9), walls[1] + np.arange(1, 9)])
+    assert as_times(beyond.view("M8[us]"), 16, zone).tolist() == [NO_TIME] * 16
+    within = as_times(walls.view("M8[us]"), 2, zone)
+    assert np.all(np.abs(within - walls) < 20 * HOUR)

@@ -84,6 +84,13 @@ def test_noise_is_its_definition_in_any_pieces(k, n):
         assert drawn.tolist() == expected
 
 
+@pytest.mark.parametrize(("k", "n", "depth"), [(3, 40, 4), (5, 62, 3), (9, 40, 2)])
+def test_a_state_has_a_sum_for_each_level_and_half_a_node_ahead_for_each_but_the_top(k, n, depth):
+    sums, ahead = SignedDigitTree(arity=k).noise_process(n).start()
+    assert sums.shape == (depth,)
+    assert ahead.shape == (depth - 1, (k - 1) // 2)
+
+
 def test_state_does_not_depend_on_the_pieces():
     process = SignedDigitNoise(5, 4)
     states = [

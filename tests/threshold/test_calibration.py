@@ -169,6 +169,22 @@ def test_exact_constants_always_exist_and_keep_the_promise(law, epsilon, log_del
         assert found.kappa <= (1 + mpmath.mpf(2) ** -50) / room
 
 
+@pytest.mark.parametrize(
+    ("law", "a", "b", "proved"),
+    [
+        ("gaussian", 1.0, 0.1, True),
+        ("gaussian", 2.0, 0.1, False),  # only a² ≤ 2ε fails
+        ("gaussian", 0.1, 0.5, False),  # only the cube is too large
+        ("laplace", 0.5, 0.2, True),
+        ("laplace", 1.1, 0.9, False),
+        ("laplace", 1.0, 1.0, False),
+        ("gaussian", 9.0, 0.0, True),
+    ],
+)
+def test_each_condition_of_the_worst_pair_is_needed(law, a, b, proved):
+    assert worst_pair_proved(law, a, b, epsilon=1.0) is proved
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_offset_is_the_quantile_of_the_noise(law):
     for beta in (0.4999, 0.3, 0.02, 1e-9):

@@ -96,7 +96,7 @@ class ExponentialQuantile(Threshold):
         supported = min(0.5, _VALUES_ABOVE / (budget * lag))
         wanted = max(min(supported, _AIM * noise_per_unit / length), 1e-300)
         ratio = math.log(wanted) / math.log(supported)
-        return cls(quantile=float(f"{supported:.4g}"), multiplier=max(1.0, float(f"{ratio:.4g}")))
+        return cls(quantile=float(f"{supported:.4g}"), multiplier=float(f"{ratio:.4g}"))
 
     def cost(self, budget: Fraction, delta: float) -> Cost:
         """Pure ε₁, whatever δ."""

@@ -27,7 +27,6 @@ from rillet.statistic import DEVIATIONS, Margin
 #: count has noise of its own: with more of them a few values stand out of it less.
 PER_OCTAVE: Final = 3
 OCTAVES: Final = 40
-KNOTS: Final = PER_OCTAVE * OCTAVES + 2
 #: The same where no bound is declared: from 2^64 down to 2^-44.
 OPEN_OCTAVES: Final = 108
 

@@ -1,0 +1,32 @@
+"""The ranges that thresholds may learn: a public grid, with a least width."""
+
+from __future__ import annotations
+
+import pytest
+
+from rillet.statistic import Range
+from rillet.threshold.base import land_on_grid, learned_range, smallest_width
+
+OPEN = 2.0**64
+
+
+@pytest.mark.parametrize(
+    ("bounds", "width"),
+    [
+        (Range(0.0, 2.0**10), 2.0**-24),
+        (Range(-(2.0**10), 2.0**10), 2.0**-23),
+        (Range(0.0, OPEN), 2.0**-44),
+        (Range(-OPEN, OPEN), 2.0**-44),
+    ],
+)
+def test_a_learned_range_has_a_least_width(bounds, width):
+    assert smallest_width(bounds) == width
+    if bounds.lower == 0.0:
+        assert learned_range(bounds, 0.0) == Range(0.0, width)
+        assert learned_range(bounds, bounds.width * 2) == bounds
+
+
+def test_a_bound_is_rounded_up_to_24_bits():
+    assert land_on_grid(1.0, 8.0, 0.0) == 1.0
+    assert land_on_grid(1.0 + 2.0**-30, 8.0, 0.0) == 1.0 + 2.0**-23
+    assert land_on_grid(8.0 - 2.0**-30, 8.0, 0.0) == 8.0

@@ -1,0 +1,47 @@
+"""Ranges from noisy counts: what a later look changes, and what a last one does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rillet import ParameterError, TailHistogram
+from rillet.statistic import Range
+from rillet.threshold.base import Look, Outlook
+from rillet.threshold.tail import PARTS
+
+BOUNDS = Range(0.0, 1000.0)
+ONE = TailHistogram()
+
+
+def look(scale: float, count: int = 20_000) -> Look:
+    values = np.random.default_rng(1).exponential(scale, count)
+    return Look(count, ONE.count(values, BOUNDS, None), 4.0 * PARTS, "laplace")
+
+
+def outlook(after: int, length: int = 80_000) -> Outlook:
+    return Outlook(length=length, after=after, until=length, noise_per_unit=20.0)
+
+
+def test_a_later_look_widens_the_range_while_there_is_something_to_clip():
+    first = ONE.judge(BOUNDS, (look(1.0),), (), outlook(20_000)).range
+    assert 1.0 < first.upper < 20.0
+    looks = look(1.0), look(30.0)
+    second = ONE.judge(BOUNDS, looks, (first,), outlook(40_000)).range
+    assert second.upper > 5 * first.upper
+    # The last look comes when nothing is left to clip: it corrects, and keeps the range.
+    last = ONE.judge(BOUNDS, looks, (first,), outlook(80_000))
+    assert last.range == first
+    assert last.removed > 0
+    # A look that is the first and the last still learns one.
+    assert ONE.judge(BOUNDS, (look(1.0),), (), outlook(80_000)).range.upper < 100.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"share": 0.0}, {"share": -0.1}, {"share": 0.37}, {"growth": 1.4}, {"growth": 1001.0}],
+    ids=str,
+)
+def test_what_is_not_proved_is_refused(wrong):
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        TailHistogram(**wrong)
