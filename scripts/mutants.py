@@ -272,8 +272,6 @@ def same_program(before: str, after: str) -> bool:
 
 def at_work() -> None:
     """Make this process one that tests the copy."""
-    # A run that was killed in the middle of a change has left it in the copy.
-    shutil.copytree(SOURCE, TREE / "src", dirs_exist_ok=True)
     os.chdir(TREE)
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(TREE / "src")]
@@ -725,6 +723,8 @@ def main() -> None:
     if told.step == "choose":
         choose(told.count, told.seed)
     elif told.step == "run":
+        # A run that was killed in the middle of a change has left it in the copy.
+        shutil.copytree(SOURCE, TREE / "src", dirs_exist_ok=True)
         if told.again:
             renew_tests()
         run(All(set(told.again)), told.tests)

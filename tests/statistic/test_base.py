@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rillet import Count, Histogram, Mean, Quantile, Share, Sum
+from rillet import Count, Histogram, Mean, ParameterError, Quantile, Share, Sum
 from rillet.gather.grid import Grid
 from rillet.statistic import Memory, Range, Setting, Several
 
@@ -78,3 +78,11 @@ def test_the_typical_noise_is_that_of_all_readings(law, missing):
     units = np.array(leaf.units(Grid(0.0, 100.0, steps, 1))) * steps
     variances = [sum(unit**2 for unit in reading) for reading in units]
     assert leaf.typical_factor**2 == pytest.approx(np.mean(variances))
+
+
+@pytest.mark.parametrize("wrong", [{"window": 0}, {"half_life": 0}, {"window": -1}], ids=str)
+@pytest.mark.parametrize("kind", [Mean, Sum, Count])
+def test_there_is_no_memory_of_nothing(kind, wrong):
+    with pytest.raises(ParameterError, match=next(iter(wrong))):
+        kind(**wrong)
+    kind(**dict.fromkeys(wrong, 1))

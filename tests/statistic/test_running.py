@@ -90,3 +90,15 @@ def test_totals_of_values_that_are_spread_evenly():
     assert cumulated.totals(100, 0.0, 3) == (25.0, 50.0, 75.0)
     declared = Histogram(bins=(0.0, 30.0, 40.0)).leaf(Setting())
     assert declared.totals(100, 0.0, 4) == (0.0, 75.0, 25.0, 0.0)
+
+
+def test_the_share_of_counting_is_the_distance_from_the_middle():
+    """D/(a + D): with values at the middle counting gets nothing, at an end half of the budget."""
+    for mean, share in ((4.0, 0.0), (8.0, 0.5), (0.0, 0.5), (6.0, 1 / 3), (99.0, 0.5)):
+        sums = mean * 10, 10.0
+        assert Mean().count_share(sums, CLIPPING) == pytest.approx(share)
+    assert Mean().count_share((5.0, -1.0), CLIPPING) == 0.5  # lost in noise
+    both = Mean().count_share((np.array([40.0, 60.0]), np.array([10.0, 10.0])), CLIPPING)
+    assert both.tolist() == pytest.approx([0.0, 1 / 3])
+    assert Share(above=3.0).count_share((5.0, 10.0), CLIPPING) == 0.0
+    assert Share(above=3.0).count_share((10.0, 10.0), CLIPPING) == 0.5

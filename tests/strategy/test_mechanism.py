@@ -11,7 +11,7 @@ from rillet.gather.grid import FEWEST_STEPS
 from rillet.noise import LARGEST_SCALE, Secret
 from rillet.privacy import Cost, Guarantee
 from rillet.strategy import BinaryTree, BufferedToeplitz, Independent, SignedDigitTree
-from rillet.strategy.base import Mechanism
+from rillet.strategy.base import Contributions, Mechanism
 from rillet.testing import largest_distances
 
 
@@ -181,3 +181,28 @@ def test_columns_have_noise_of_their_own():
     assert drawn[4] == wide.levels(secret, "main", column=1)(1).draw(1, 50).tolist()
     with pytest.raises(ParameterError, match="column"):
         wide.noise(secret, "main", column=3)
+
+
+@pytest.mark.parametrize("strategy", [Independent("gaussian"), BinaryTree("gaussian")], ids=str)
+@pytest.mark.parametrize(("most", "apart", "streams"), [(2, 1, 1), (3, 2, 1), (3, 2, 3)])
+def test_several_contributions_are_charged_what_they_move(strategy, most, apart, streams):
+    """The charge is at least that of all on one lattice, close to it, and the square of a size."""
+    mechanism = Mechanism.calibrate(
+        strategy,
+        12,
+        Guarantee(1.0, 1e-6),
+        contributions=Contributions(most=most, apart=apart, streams=streams),
+    )
+    for steps in (1, mechanism.steps // 3, mechanism.steps):
+        charged, moved = mechanism.sensitivity(steps), strategy.spread(12, steps, most, apart)
+        assert moved <= charged <= moved * Fraction(1001, 1000)
+    spent = mechanism.sensitivity(mechanism.steps) / Fraction(mechanism.scale) ** 2
+    assert mechanism.cost.mu_squared == spent
+
+
+def test_rounding_costs_only_where_nodes_are_rounded():
+    promise = Guarantee(1.0, 1e-6)
+    plain = Mechanism.calibrate(BinaryTree("gaussian"), 12, promise)
+    assert plain.rounding == Cost()
+    rounded = Mechanism.calibrate(BufferedToeplitz(), 12, promise)
+    assert 0 < rounded.rounding.mu_squared < Fraction(1, 1000) * rounded.cost.mu_squared

@@ -6,6 +6,7 @@ import pytest
 
 from rillet.statistic import Range
 from rillet.threshold.base import land_on_grid, learned_range, smallest_width
+from rillet.threshold.centre import inner_point
 
 OPEN = 2.0**64
 
@@ -30,3 +31,11 @@ def test_a_bound_is_rounded_up_to_24_bits():
     assert land_on_grid(1.0, 8.0, 0.0) == 1.0
     assert land_on_grid(1.0 + 2.0**-30, 8.0, 0.0) == 1.0 + 2.0**-23
     assert land_on_grid(8.0 - 2.0**-30, 8.0, 0.0) == 8.0
+
+
+def test_a_centre_has_a_step_of_room_on_both_sides():
+    closed = Range(0.0, 2.0**34)
+    assert [inner_point(closed, at) for at in (-1.0, 0.0, 2.0**34)] == [1.0, 1.0, 2.0**34 - 1]
+    assert inner_point(Range(0.0, OPEN), 0.0) == 2.0**-44
+    assert inner_point(Range(-OPEN, 0.0), 0.0) == -(2.0**-44)
+    assert inner_point(Range(-OPEN, OPEN), 0.0) == 0.0

@@ -181,3 +181,13 @@ def test_wrong_parameters_are_named(rank, lower, upper, b, name):
     with pytest.raises(ParameterError) as caught:
         smooth_sensitivity(np.array([0.1, 0.2, 0.3]), rank, lower, upper, b)
     assert caught.value.parameter == name
+
+
+@pytest.mark.parametrize("size", [2.0**-900, 2.0**-300, 1.0, 2.0**900])
+def test_any_unit_of_measurement_gives_the_same(size):
+    values = np.array([1.0, 2.0, 3.0, 5.0]) / 8
+    expected = smooth_sensitivity(values, 3, 0.0, 1.0, 0.5)
+    assert smooth_sensitivity(values * size, 3, 0.0, size, 0.5) == expected * size
+    for beyond in (2.0**-901, 2.0**901):
+        with pytest.raises(ParameterError, match="upper"):
+            smooth_sensitivity(values * beyond, 3, 0.0, beyond, 0.5)

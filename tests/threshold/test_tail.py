@@ -14,9 +14,12 @@ BOUNDS = Range(0.0, 1000.0)
 ONE = TailHistogram()
 
 
+def values(scale: float, count: int = 20_000) -> np.ndarray:
+    return np.random.default_rng(1).exponential(scale, count)
+
+
 def look(scale: float, count: int = 20_000) -> Look:
-    values = np.random.default_rng(1).exponential(scale, count)
-    return Look(count, ONE.count(values, BOUNDS, None), 4.0 * PARTS, "laplace")
+    return Look(count, ONE.count(values(scale, count), BOUNDS, None), 4.0 * PARTS, "laplace")
 
 
 def outlook(after: int, length: int = 80_000) -> Outlook:
@@ -45,3 +48,20 @@ def test_a_later_look_widens_the_range_while_there_is_something_to_clip():
 def test_what_is_not_proved_is_refused(wrong):
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         TailHistogram(**wrong)
+
+
+def test_looks_that_contradict_one_another_are_corrected_each_by_itself():
+    """What a range of 5 took from values of size 1, and then from values of size 30."""
+    kept = Range(0.0, 5.0)
+    truth = sum(np.maximum(values(scale) - 5.0, 0.0).sum() for scale in (1.0, 30.0))
+    found = ONE.judge(BOUNDS, (look(1.0), look(30.0)), (kept,), outlook(80_000))
+    assert found.removed == pytest.approx(truth, rel=0.05)
+    same = ONE.judge(BOUNDS, (look(1.0), look(1.0)), (kept,), outlook(80_000))
+    truth = 2 * np.maximum(values(1.0) - 5.0, 0.0).sum()
+    assert same.removed == pytest.approx(truth, rel=0.5)
+
+
+def test_how_many_values_a_look_has_is_the_sum_of_its_counts():
+    counts = ONE.count(values(10.0, 1234), BOUNDS, None)
+    assert ONE.observed(counts) == 1234
+    assert ONE.observed(-counts) == 1
