@@ -580,14 +580,24 @@ class All:
 
 
 def controls() -> Iterator[dict[str, Any]]:
-    """Of each room the first change, without what it changes: no test may notice that."""
+    """Of each room the first change without what it changes, which no test may notice; and broken.
+
+    A function that divides by zero and a module that cannot be imported must be noticed.
+    """
     seen: set[str] = set()
     for change in rows(CHOSEN):
         room = change["path"].split("/")[2]
-        if room not in seen and change["inside"]:
-            seen.add(room)
-            number = -1 - ROOMS.index(room)
-            yield change | {"number": number, "new": change["old"], "is": f"nothing, {room}"}
+        if room in seen or not change["inside"]:
+            continue
+        seen.add(room)
+        number = -1 - ROOMS.index(room)
+        yield change | {"number": number, "new": change["old"], "is": f"nothing, {room}"}
+        text = (SOURCE / Path(change["path"]).relative_to("src")).read_text(encoding="utf-8")
+        offset = text.find(change["was"])
+        broken = change | {"offset": offset, "old": "", "new": "1 / 0; ", "is": "division by zero"}
+        if text.count(change["was"]) == 1 and not change["was"].startswith(("for", "if", "while")):
+            yield broken | {"number": number - 10}
+        yield broken | {"number": number - 20, "offset": 0, "inside": False, "is": "no import"}
 
 
 def run(plugin: object, arguments: list[str]) -> None:
@@ -647,9 +657,11 @@ def report() -> None:
             before=sum(not row["noticed"] for row in first.values()),
             after=sum(not row["noticed"] for row in latest.values()),
             goldens=by["golden"],
-            broken=by["import or out of time"] + by["out of time"] + by["collection"],
-            controls=len(unchanged),
-            alarms=sum(row["noticed"] for row in unchanged.values()),
+            stopped=by["import or out of time"] + by["out of time"] + by["collection"],
+            controls=sum(number > -10 for number in unchanged),
+            alarms=sum(row["noticed"] for number, row in unchanged.items() if number > -10),
+            broken=sum(number < -10 for number in unchanged),
+            caught=sum(row["noticed"] for number, row in unchanged.items() if number < -10),
         ),
         f"| room | changes tried |{''.join(f' noticed {when} | {SHARE} |' for when in WHEN)}",
         "|---|---|---|---|---|---|",
@@ -695,10 +707,11 @@ pinned by goldens last; tests over {longest:g} s are left out, and at most {most
 run (processor time). What they have not noticed is tried once more in a new process with long
 tests too, those of the module first, for {long:g} s. So a share here is less than what the whole
 suite notices. A change that makes tests fail, break, or run out of time is noticed. The same was
-done {controls} times with nothing changed, once for each room: {alarms} of these were noticed.
+done {controls} times with nothing changed, once for each room: {alarms} of these were noticed;
+and {broken} times with a division by zero or a module that cannot be imported: {caught} were.
 
 **Result.** {tried} changes were tried, and {before} were not noticed at first: of the others,
-{goldens} by pinned releases alone, {broken} because the module could not be imported or ran out of
+{goldens} by pinned releases alone, {stopped} because the module could not be imported or ran out of
 time. Where it mattered a test was written, and the change tried again against the same source;
 {after} are left, listed below with the reason.
 
