@@ -64,7 +64,7 @@ def test_every_value_lands_on_the_lattice(grid, values):
     assert units.dtype == np.int64
     assert all(0 <= unit <= grid.steps for unit in units.tolist())
     for value, unit in zip(values, units.tolist(), strict=True):
-        assert grid.quantise_one(value) == unit
+        assert grid.quantiser()(value) == unit
         if math.isnan(value):
             assert unit == grid.steps // 2
         elif value <= grid.lower:
@@ -78,7 +78,7 @@ def test_the_ends_are_met(lower, upper, steps):
     values = [lower, upper, -math.inf, math.inf, math.nan]
     units = [0, steps, 0, steps, steps // 2]
     assert grid.quantise(values).tolist() == units
-    assert [grid.quantise_one(v) for v in values] == units
+    assert [grid.quantiser()(v) for v in values] == units
     assert grid.sensitivity == steps
 
 
@@ -94,7 +94,7 @@ def test_no_value_moves_by_more_than_half_a_step(grid, place):
     assume(grid.steps <= 2**50)
     value = min(max(grid.lower + place * grid.width, grid.lower), grid.upper)
     exact_step = (Fraction(grid.upper) - Fraction(grid.lower)) / grid.steps
-    back = Fraction(grid.lower) + int(grid.quantise_one(value)) * exact_step
+    back = Fraction(grid.lower) + int(grid.quantiser()(value)) * exact_step
     # Rounding of the width, of the difference, of the factor and of the product: a few ulp each.
     error = (Fraction(grid.upper) - Fraction(grid.lower)) * Fraction(1, 2**49)
     assert abs(back - Fraction(value)) <= exact_step / 2 + error

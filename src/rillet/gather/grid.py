@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,17 +86,24 @@ class Grid:
         """
         return _quantise(raw_values, self.lower, self.width, self.per_unit, self.steps)
 
-    def quantise_one(self, raw_value: float) -> int:
-        """Quantise one float: the same integer as :meth:`quantise`, without arrays."""
-        lower, upper = self.lower, self.upper
-        if raw_value < lower:
-            raw_value = lower
-        elif raw_value > upper:
-            raw_value = upper
-        elif raw_value != raw_value:  # noqa: PLR0124 - not a number
-            return self.steps // 2
-        units, steps = round((raw_value - lower) * self.per_unit), self.steps
-        return units if units < steps else steps  # noqa: FURB136 - faster than min
+    def quantiser(self) -> Callable[[float], int]:
+        """What quantises one float: the same integer as :meth:`quantise`, without arrays.
+
+        The same comparisons and operations for every value, so that its time tells little of it.
+        """
+        lower, upper, per_unit, steps = self.lower, self.upper, self.per_unit, self.steps
+        half = steps // 2
+
+        def quantise_one(raw_value: float) -> int:
+            number = raw_value == raw_value  # noqa: PLR0124 - unless it is none
+            raw_clipped = raw_value if number else upper
+            raw_clipped = raw_clipped if raw_clipped > lower else lower  # noqa: FURB136 - faster
+            raw_clipped = raw_clipped if raw_clipped < upper else upper  # noqa: FURB136
+            units = round((raw_clipped - lower) * per_unit)
+            units = units if units < steps else steps  # noqa: FURB136
+            return units if number else half
+
+        return quantise_one
 
     def on(self, steps: int, count: int) -> Grid:
         """The same range in other steps."""
@@ -120,7 +128,7 @@ class Grids:
         """As :meth:`Grid.quantise`, each value on its own lattice."""
         return _quantise(raw_values, self.lower, self._width, self._per_unit, self.steps)
 
-    def quantise_one(self, raw_value: float) -> int:
+    def quantiser(self) -> Callable[[float], int]:
         """Not here: no value comes alone."""
         raise NotImplementedError
 

@@ -174,8 +174,8 @@ class Lattice(Protocol):
     def quantise(self, raw_values: Any) -> IntArray:
         """Clip to the range and round to 0 … steps; what is no number becomes the middle."""
 
-    def quantise_one(self, raw_value: float) -> int:
-        """The same of one number, on a lattice for all values."""
+    def quantiser(self) -> Callable[[float], int]:
+        """What does the same with one number, on a lattice for all values."""
         raise NotImplementedError
 
     def on(self, steps: int, count: int) -> Lattice:

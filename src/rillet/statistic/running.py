@@ -60,11 +60,11 @@ class _Values(Leaf):
         return lattice.quantise(raw_values)
 
     def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        quantise_one = lattice.quantise_one
+        quantise_one = lattice.quantiser()
         return lambda raw_value: (quantise_one(raw_value),)
 
     def contributor_of_one(self, lattice: Lattice) -> Callable[[float], int]:
-        return lattice.quantise_one
+        return lattice.quantiser()
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
         return ((steps,),)
@@ -99,13 +99,13 @@ class _Centred(Leaf):
         return exact_units
 
     def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        quantise_one, half, count = lattice.quantise_one, lattice.steps // 2, lattice.count
+        quantise_one, half, count = lattice.quantiser(), lattice.steps // 2, lattice.count
         missing = self._setting.missing
 
         def of_one(raw_value: float) -> tuple[int, ...]:
-            if missing and isnan(raw_value):
-                return 0, 0
-            return quantise_one(raw_value) - half, count
+            # The middle is 0 already.
+            counted = 0 if missing and isnan(raw_value) else count
+            return quantise_one(raw_value) - half, counted
 
         return of_one
 
@@ -232,10 +232,14 @@ class _Above:
         exact_units = np.where(raw_values > self.limit, self.steps, 0)
         return np.where(np.isnan(raw_values), self.steps // 2, exact_units)
 
-    def quantise_one(self, raw_value: float) -> int:
-        if isnan(raw_value):
-            return int(self.steps // 2)
-        return int(self.steps) if raw_value > self.limit else 0
+    def quantiser(self) -> Callable[[float], int]:
+        limit, steps, half = self.limit, int(self.steps), int(self.steps // 2)
+
+        def quantise_one(raw_value: float) -> int:
+            exact_units = steps if raw_value > limit else 0
+            return half if isnan(raw_value) else exact_units
+
+        return quantise_one
 
     def on(self, steps: int, count: int) -> _Above:
         return replace(self, steps=steps, count=count)
