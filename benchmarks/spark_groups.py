@@ -21,15 +21,14 @@ import numpy as np
 import rillet
 from rillet.spark.group import (
     PROGRESS,
-    Columns,
     Group,
     Rows,
-    Setup,
     by_group,
     check_of,
     usual_keys_in_group,
 )
 from rillet.spark.processor import frame_of, sent
+from rillet.spark.shipped import Columns, Setup
 
 START, MINUTE = 1_767_225_600_000_000, 60_000_000
 #: Of the state: two cores.

@@ -47,6 +47,8 @@ def declared_keys(keys: Any) -> tuple[Key, ...]:
     listed: tuple[Any, ...] = tuple(keys)
     if set(map(type, listed)) == {str}:
         listed = tuple(zip(listed, strict=True))
+    elif set(map(type, listed)) == {list}:  # from JSON
+        listed = tuple(map(tuple, listed))
     if set(map(type, listed)) == {tuple} and all(listed):
         kinds = set(map(type, chain.from_iterable(listed)))
         if kinds == {str} and len(set(listed)) == len(listed):  # usual, and quick for a million

@@ -16,16 +16,15 @@ from helpers.spark import joined, planned, saved, sorted_records
 from rillet.errors import StateError
 from rillet.release import Releases
 from rillet.spark.group import (
-    Columns,
     Group,
     Opened,
     Rows,
-    Setup,
     _hash,
     by_group,
     check_of,
     labels_of,
 )
+from rillet.spark.shipped import Columns, Setup
 
 SECRET = rillet.Secret.for_tests(7)
 IDENTITY = "0123"
@@ -216,7 +215,8 @@ def test_rows_of_other_keys_or_without_a_number_are_left_out(tmp_path: Path) -> 
 
 
 def test_the_plan_of_workers_does_not_hold_the_secret(tmp_path: Path) -> None:
-    from rillet.spark.processor import GroupProcessor, sealed_rows
+    from rillet.spark.processor import sealed_rows
+    from rillet.spark.shipped import GroupProcessor
 
     own = opened(tmp_path, plan_of("by count, together"), 128)
     for sent in (GroupProcessor(own.setup), own.setup):

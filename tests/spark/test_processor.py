@@ -15,7 +15,8 @@ import rillet
 from helpers.spark import planned, saved, sorted_records
 from rillet.errors import StateError
 from rillet.spark import processor
-from rillet.spark.group import Columns, Setup, check_of
+from rillet.spark.group import check_of
+from rillet.spark.shipped import Columns, GroupProcessor, Setup
 
 SECRET = rillet.Secret.for_tests(5)
 IDENTITY = "01234567-89ab"
@@ -77,7 +78,7 @@ class Workers:
         found = []
         for group, own in rows.groupby("group"):
             state = self._kept.setdefault(int(group), Kept())
-            one = processor.GroupProcessor(self.setup)
+            one = GroupProcessor(self.setup)
             one.init(type("Handle", (), {"getMapState": lambda *_, state=state: state})())
             frames = (own.iloc[begin : begin + 1] for begin in range(len(own)))
             found += [

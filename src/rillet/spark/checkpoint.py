@@ -23,7 +23,8 @@ from rillet.layout import differences
 from rillet.noise import Secret, random_name
 from rillet.plan import Plan
 from rillet.spark.files import Folder
-from rillet.spark.group import VERSION, Columns, check_of, usual_keys_in_group
+from rillet.spark.group import VERSION, check_of, usual_keys_in_group
+from rillet.spark.shipped import Columns
 
 _FORMAT: Final = "rillet-spark-1"
 _NAME: Final = "rillet"

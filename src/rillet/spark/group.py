@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,6 +31,7 @@ from rillet.noise import FloatArray, IntArray, Secret
 from rillet.plan import Plan
 from rillet.release import Key, Releases
 from rillet.source import DeclaredKeys
+from rillet.spark.shipped import Setup
 from rillet.state.base import Kept, MemoryStore, Pool, Progress
 from rillet.state.encoding import decode_state, encode_state
 from rillet.state.fleets import (
@@ -66,50 +66,13 @@ _32: Final = 2**32 - 1
 _TAG: Final = 16
 
 
-class Columns(NamedTuple):
-    """The columns of a data frame: of values, of the parts of keys, of times and of numbers."""
-
-    value: str
-    key: tuple[str, ...] = ()
-    at: str | None = None
-    sequence: str | None = None
-
-    def named(self) -> list[tuple[str, ...]]:
-        """The same for JSON."""
-        roles = (self.value,), self.key, (self.at,), (self.sequence,)
-        return [tuple(name for name in role if name is not None) for role in roles]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What the driver tells the workers: public, but for nothing.
-
-    ``plan`` is the path of a file, or the name of one that Spark brings to all workers: with many
-    keys it is large, and what a processor holds goes to every task.  ``secret`` is the path of the
-    secret's file, which each worker has, and ``check`` tells whether it is the right one;
-    ``identity`` is that of the query, whose state is in ``partitions``.
-    """
-
-    plan: str
-    columns: Columns
-    secret: str
-    check: str
-    identity: str
-    keys_in_group: int
-    partitions: int = 1
-    run: str = ""
-
-    def open(self) -> Opened:
-        """The plan and the secret; made once in each process."""
-        return _open(self)
-
-
 @lru_cache(maxsize=4)
-def _open(setup: Setup) -> Opened:
+def open_setup(setup: Setup) -> Opened:
+    """The plan and the secret; made once in each process."""
     path = Path(setup.plan)
     if not path.is_absolute():
         path = Path(SparkFiles.get(setup.plan))
-    plan = Plan.from_json(path.read_text(encoding="utf-8"))
+    plan = _plan(path, path.stat().st_mtime_ns)
     secret = load_secret(setup.secret)
     if check_of(plan, secret, setup.identity) != setup.check:
         raise StateError(
@@ -117,6 +80,18 @@ def _open(setup: Setup) -> Opened:
             "the same file to all of them"
         )
     return Opened(plan, secret, setup)
+
+
+@lru_cache(maxsize=4)
+def _plan(path: Path, _modified: int) -> Plan:
+    """A plan as it was written then; queries of one process that share it read it once."""
+    return Plan.from_json(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=4)
+def _declared(plan: Plan, columns: tuple[str, ...]) -> DeclaredKeys:
+    """Finds the keys of a plan; as with the plan, once for all queries that share it."""
+    return DeclaredKeys(plan.keys, columns)
 
 
 def load_secret(path: str) -> Secret:
@@ -234,7 +209,7 @@ class Opened:
     @cached_property
     def declared(self) -> DeclaredKeys | None:
         """Finds declared keys in cells."""
-        return DeclaredKeys(self.keys, self.setup.columns.key) if self.plan.keys else None
+        return _declared(self.plan, self.setup.columns.key) if self.plan.keys else None
 
     def seal(self, content: bytes, *address: str | int) -> bytes:
         """Encrypt; only the same address opens it."""

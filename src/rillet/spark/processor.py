@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,20 +14,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import MapState
 
 from rillet.errors import StateError
 from rillet.layout import Layout
 from rillet.release import FIELDS, NUMBERS, Field, Releases
 from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
-from rillet.spark.group import PROGRESS, Group, Rows, Setup, by_group
+from rillet.spark.group import PROGRESS, Group, Rows, by_group
+from rillet.spark.shipped import Setup
 from rillet.statistic import Range
 from rillet.step import clipping_fields
-
-if TYPE_CHECKING:
-    from pyspark.sql.pandas._typing import DataFrameLike
-    from pyspark.sql.streaming.stateful_processor import TimerValues
 
 #: What goes from a stage to the next.
 ON_THE_WAY: Final = "group INT, raw BINARY, until BIGINT"
@@ -94,50 +91,35 @@ def _sealed(setup: Setup, held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, ["group", "raw", "until"])
 
 
-class GroupProcessor(StatefulProcessor):
-    """Advances all keys of a group, whose sealed parts are its state.
+def advanced(setup: Setup, label: int, rows: Iterator[Any], kept: MapState) -> Iterator[Any]:
+    """All that came for a group in a batch, through its streams; ``kept`` are its parts.
 
     **Privacy.** Touches raw data; see :class:`rillet.spark.group.Group`.
     """
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name what is kept of a group."""
-        self._parts = handle.getMapState("parts", "name STRING", "sealed BINARY")
-
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[Any], timerValues: TimerValues
-    ) -> Iterator[DataFrameLike]:
-        """All that came for a group in a batch."""
-        opened = self._setup.open()
-        _check_query(self._setup.identity)
-        sealed: list[bytes] = []
-        until: int | None = None
-        for frame in rows:
-            sealed += [bytes(one) for one in frame["raw"] if one is not None]
-            reached = frame["until"].dropna()
-            if len(reached):
-                until = max(int(reached.max()), -(2**62) if until is None else until)
-        number = opened.number_of[int(key[0])]
-        progress = self._parts.getValue((PROGRESS,))
-        group = opened.take(number, None if progress is None else bytes(progress[0]))
-        if group is None:
-            parts = {name: bytes(content) for (name,), (content,) in self._parts.iterator()}
-            group = Group(opened, number, parts)
-        for releases in group.absorb(sealed, until):
-            if len(releases):
-                yield frame_of(releases, sent(opened.plan.layout))
-        for name, content in group.changed():
-            if content is None:
-                self._parts.removeKey((name,))
-            else:
-                self._parts.updateValue((name,), (content,))
-        opened.keep(number, group)
-
-    def close(self) -> None:
-        """Nothing to close."""
+    opened = setup.open()
+    _check_query(setup.identity)
+    sealed: list[bytes] = []
+    until: int | None = None
+    for frame in rows:
+        sealed += [bytes(one) for one in frame["raw"] if one is not None]
+        reached = frame["until"].dropna()
+        if len(reached):
+            until = max(int(reached.max()), -(2**62) if until is None else until)
+    number = opened.number_of[label]
+    progress = kept.getValue((PROGRESS,))
+    group = opened.take(number, None if progress is None else bytes(progress[0]))
+    if group is None:
+        parts = {name: bytes(content) for (name,), (content,) in kept.iterator()}
+        group = Group(opened, number, parts)
+    for releases in group.absorb(sealed, until):
+        if len(releases):
+            yield frame_of(releases, sent(opened.plan.layout))
+    for name, content in group.changed():
+        if content is None:
+            kept.removeKey((name,))
+        else:
+            kept.updateValue((name,), (content,))
+    opened.keep(number, group)
 
 
 def _check_query(identity: str) -> None:

@@ -19,15 +19,15 @@ from rillet.errors import ParameterError
 from rillet.extras import import_extra
 from rillet.plan import Plan
 from rillet.spark.checkpoint import belongs
-from rillet.spark.group import Columns, Setup, check_of, labels_of, load_secret
+from rillet.spark.group import check_of, labels_of, load_secret
 from rillet.spark.processor import (
     NOW,
     ON_THE_WAY,
-    GroupProcessor,
     records,
     sealed_rows,
     sent_columns,
 )
+from rillet.spark.shipped import Columns, GroupProcessor, Setup
 from rillet.times import SECOND
 
 _STORE: Final = "spark.sql.streaming.stateStore."
