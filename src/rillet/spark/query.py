@@ -232,7 +232,7 @@ def _check_plan(plan: Plan, person: str | None) -> None:
 
 def _ship(spark: SparkSession, plan: Plan) -> str:
     """Have Spark bring the plan to all workers as a file; its name."""
-    text = plan.to_json().encode()
+    text = plan.to_json(indent=None).encode()
     name = f"rillet-plan-{hashlib.sha256(text).hexdigest()[:32]}"
     path = _folder() / name
     if not path.exists():  # Spark serves it from here as long as it runs
