@@ -495,3 +495,9 @@ def test_walls_end_with_the_years_1_and_9999(zone):
     assert as_times(beyond.view("M8[us]"), 16, zone).tolist() == [NO_TIME] * 16
     within = as_times(walls.view("M8[us]"), 2, zone)
     assert np.all(np.abs(within - walls) < 20 * HOUR)
+
+
+@pytest.mark.parametrize(("unit", "per"), [("ns", 3), ("ps", 6), ("fs", 9), ("as", 12)])
+def test_fractions_of_a_microsecond_are_cut_off(unit, per):
+    counts = np.array([7 * 10**per, 7 * 10**per - 1, -1, -(10**per)], np.int64)
+    assert as_times(counts.view(f"M8[{unit}]"), 4, "UTC").tolist() == [7, 6, -1, -1]
