@@ -19,6 +19,7 @@ from rillet.noise import (
     Secret,
     decide,
     draw_each,
+    uniform_below,
 )
 from rillet.noise.sampling import SMALLEST_FAST_UNIFORM
 from rillet.testing.lattice import TAILS, lattice_probability
@@ -326,3 +327,10 @@ def test_draws_of_many_secrets_are_those_of_each(scale: float) -> None:
     for secret, own in zip(secrets, together, strict=True):
         alone = LatticeNoise(GAUSSIAN, scale, secret, ("test", 1)).draw(1000, 700)
         assert own.tolist() == alone.tolist()
+
+
+def test_uniform_integers_may_begin_with_one_word():
+    assert 0 <= uniform_below(5, Secret.for_tests(1), ("one",), bits=64) < 5
+    for total, bits in ((0, 64), (5, 0), (5, 65)):
+        with pytest.raises(ParameterError, match="total, bits"):
+            uniform_below(total, Secret.for_tests(1), ("one",), bits=bits)

@@ -147,3 +147,9 @@ def test_it_is_described_with_what_it_does_to_the_numbers():
     assert "one observation, its value" not in text
     assert "block" not in text
     assert "block of 30 days" in plan(rillet.Person(50, within="30d")).describe()
+
+
+def test_a_block_may_be_as_long_as_contributions_are_apart():
+    assert rillet.Person(most=2, apart="1d", within="1d").within == "1d"
+    with pytest.raises(ParameterError, match="within"):
+        rillet.Person(most=2, apart="1d", within="23h")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rillet import Count, Histogram, Mean, Quantile, Share, Sum
+from rillet.gather.grid import Grid
 from rillet.statistic import Margin, Range, Setting, Totals
 
 CLIPPING = Range(0.0, 8.0)
@@ -102,3 +103,26 @@ def test_the_share_of_counting_is_the_distance_from_the_middle():
     assert both.tolist() == pytest.approx([0.0, 1 / 3])
     assert Share(above=3.0).count_share((5.0, 10.0), CLIPPING) == 0.0
     assert Share(above=3.0).count_share((10.0, 10.0), CLIPPING) == 0.5
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("by_clock", [False, True])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("statistic", [Mean(), Sum(), Share(above=3.0), Count()], ids=str)
+def test_no_pair_of_values_moves_more_than_is_declared(statistic, missing, by_clock, law):
+    """All that one observation can do, by trying: replaced by count, added by the clock.
+
+    However columns are weighed, a declared movement is as large.
+    """
+    leaf = statistic.leaf(Setting(by_clock=by_clock, missing=missing, law=law))
+    values = np.array([*np.linspace(-1.0, 9.0, 21), np.inf, -np.inf, np.nan])
+    for steps in (7, 64):
+        grid = Grid(0.0, 8.0, *leaf.cut(steps))
+        exact = np.reshape(leaf.contribute(values, grid), (len(values), leaf.width))
+        others = np.zeros((1, leaf.width), np.int64) if by_clock else exact
+        moved = np.abs(exact[:, None, :] - others[None, :, :]).reshape(-1, leaf.width)
+        declared = np.array(leaf.moves(steps))
+        for weights in ((1, 0), (0, 1), (1, 1), (1, 2), (2, 1), (1, 5), (5, 1)):
+            weighed = np.array(weights[: leaf.width])
+            assert (moved @ weighed).max() <= (declared @ weighed).max()
+        assert (moved.sum(axis=1)).max() >= 0.7 * declared.sum(axis=1).max()

@@ -170,3 +170,13 @@ def test_a_unit_may_move_each_of_a_list_by_any_of_its_movements(law):
     moved = max(np.sum(np.abs(a - b) ** power) for a, b in combinations(rows, 2))
     assert moved <= max(np.sum(np.array(move) ** power) for move in leaf.moves(1024))
     assert moved >= 2 * 1000**power  # both at once: the test would notice pairs in order
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_beside_quantiles_a_count_gets_its_share(share):
+    options = {"missing": "skip", "strategy": BufferedToeplitz(), "length": 200}
+    alone = plan(Count(), **options)
+    both = plan([Quantile(0.5, bins=(10.0, 20.0, 30.0)), Count(share=share)], **options)
+    values, secret = np.linspace(0.0, 40.0, 200), Secret.for_tests(1)
+    one, two = (each.open(secret=secret).update_many(values)[-1] for each in (alone, both))
+    assert two["count"].noise_std / one.noise_std == pytest.approx(1 / math.sqrt(share), rel=1e-3)

@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from rillet.errors import ParameterError
+from rillet.statistic import Leaf, Statistic
 from rillet.strategy import STRATEGIES, Strategy
+from rillet.strategy.base import Decoder, Encoder, Stepper
 from rillet.testing import check_strategy
+from rillet.threshold import Threshold
 
 #: Encoders in fixed point round every node, so a decoded sum is off by a few lattice units.
 ROUNDS = {
@@ -54,3 +57,25 @@ def test_the_contract_is_kept(strategy):
 
 def test_every_strategy_is_tried():
     assert {strategy.name for strategy in offered()} == set(STRATEGIES.own)
+
+
+@pytest.mark.parametrize(
+    ("base", "needed"),
+    [
+        (Encoder, {"start", "encode"}),
+        (Decoder, {"start", "decode"}),
+        (Stepper, {"step", "states"}),
+        (Strategy, {"sensitivity", "encoder", "decoder", "weights"}),
+        (Threshold, {"cost", "measure"}),
+        (Leaf, {"contribute", "moves", "units"}),
+        (Statistic, {"numbers"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_part_that_lacks_what_is_needed_cannot_be_made(base, needed):
+    whole = {name: lambda *_: None for name in needed}
+    type("Whole", (base,), whole)()
+    for name in needed:
+        part = type("Part", (base,), {other: whole[other] for other in needed - {name}})
+        with pytest.raises(TypeError, match=name):
+            part()

@@ -19,6 +19,7 @@ from rillet.strategy.signed_digit import (
     PrefixStepper,
     SignedDigitNoise,
     SignedDigitTree,
+    _least_arity,
     best_shape,
     largest_weight,
     levels_needed,
@@ -271,3 +272,9 @@ def test_refuses_what_is_not_proved():
         SignedDigitTree(arity=4)
     with pytest.raises(ParameterError, match="objective"):
         SignedDigitTree(objective="least")
+
+
+def test_the_least_arity_by_trying():
+    for h, n in itertools.product(range(1, 6), [*range(1, 200), 1093, 9841, 29_524]):
+        tried = next(k for k in itertools.count(3, 2) if levels_needed(k, n) <= h)
+        assert _least_arity(h, n) == tried

@@ -671,3 +671,19 @@ def test_refuses_what_it_cannot_do():
 def test_tables_refuse_coefficients_without_room():
     with pytest.raises(AssertionError, match="room"):
         encoder_tables(Blt((1, 2**52 + 2**51)))  # c_j = ¾ for ever: a chunk sums to 48
+
+
+def test_rounding_costs_several_leaves_of_a_person_hardly_more_than_one():
+    """Where nothing moves, the rounding of nodes alone is left: half a unit each, twice."""
+    for strategy in (BufferedToeplitz(buffers=2), BufferedToeplitz()):
+        once = strategy.sensitivity(300, 0)
+        assert 298 < once < 301
+        for charged in (strategy.several(300, 0, 2, 1), strategy.spread(300, 0, 2, 1)):
+            assert once <= charged < once * Fraction(1001, 1000)
+
+
+def test_the_table_of_variances_is_as_precise_as_stated():
+    blt = BufferedToeplitz().blt(2**20)
+    t = np.unique(np.geomspace(1, 2**20, 4000).astype(np.int64))
+    exact = blt.error_covariance(t, t)
+    assert np.allclose(blt.error_variance(t), exact, rtol=2.0**-21, atol=0)

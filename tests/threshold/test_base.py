@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rillet import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
 from rillet.statistic import Range
 from rillet.threshold.base import land_on_grid, learned_range, smallest_width
 from rillet.threshold.centre import inner_point
@@ -39,3 +40,19 @@ def test_a_centre_has_a_step_of_room_on_both_sides():
     assert inner_point(Range(0.0, OPEN), 0.0) == 2.0**-44
     assert inner_point(Range(-OPEN, 0.0), 0.0) == -(2.0**-44)
     assert inner_point(Range(-OPEN, OPEN), 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("threshold", "corrects", "hides_count"),
+    [
+        (FixedThreshold(), False, True),
+        (SmoothQuantile(), False, False),
+        (ExponentialQuantile(), False, True),
+        (TailHistogram(), True, True),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_thresholds_say_of_themselves(threshold, corrects, hides_count):
+    assert threshold.corrects is corrects
+    assert threshold.hides_count is hides_count
+    assert threshold.learns is (threshold.name != "fixed")

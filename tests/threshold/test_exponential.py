@@ -288,3 +288,11 @@ def test_a_plan_runs_with_it_and_is_pure():
     resumed = plan.resume(one_by_one.snapshot(), secret=Secret.for_tests(2))
     assert release == plan.open(secret=Secret.for_tests(2)).update_many(values[:1500])[-1]
     assert resumed.update_many(values[1500:])[-1] == last
+
+
+def test_a_draw_is_the_first_one_where_none_is_named():
+    threshold, bounds = ExponentialQuantile(0.1), Range(0.0, 3000.0)
+    cells = threshold.prepare(np.linspace(1.0, 900.0, 500), bounds)
+    drawn = [threshold.draw(cells, bounds, Fraction(1, 9), Secret.for_tests(1), i) for i in (0, 1)]
+    assert threshold.draw(cells, bounds, Fraction(1, 9), Secret.for_tests(1)) == drawn[0]
+    assert drawn[0] != drawn[1]

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rillet import Secret, SmoothQuantile
 from rillet.errors import ParameterError
+from rillet.statistic import Range
 from rillet.threshold.calibration import calibrate
 from rillet.threshold.smooth_sensitivity import (
     quantile_rank,
@@ -191,3 +193,20 @@ def test_any_unit_of_measurement_gives_the_same(size):
     for beyond in (2.0**-901, 2.0**901):
         with pytest.raises(ParameterError, match="upper"):
             smooth_sensitivity(values * beyond, 3, 0.0, beyond, 0.5)
+
+
+def test_there_are_no_terms_of_nothing():
+    for count, b in ((0, 0.5), (5, 0.0), (5, 21.0)):
+        with pytest.raises(ParameterError):
+            sensitivity_terms(count, b)
+    assert sensitivity_terms(1, 0.5) == 1
+    assert sensitivity_terms(100, 0.5) == 40
+
+
+def test_a_draw_is_the_first_one_where_none_is_named():
+    threshold, secret = SmoothQuantile(), Secret.for_tests(1)
+    values, bounds = np.linspace(1.0, 900.0, 20_000), Range(0.0, 3000.0)
+    unreleased = threshold.prepare(values, bounds, Fraction(5), 1e-6)
+    drawn = [threshold.draw(unreleased, secret, index) for index in (0, 1)]
+    assert threshold.draw(unreleased, secret) == drawn[0]
+    assert drawn[0] != drawn[1]

@@ -65,3 +65,13 @@ def test_how_many_values_a_look_has_is_the_sum_of_its_counts():
     counts = ONE.count(values(10.0, 1234), BOUNDS, None)
     assert ONE.observed(counts) == 1234
     assert ONE.observed(-counts) == 1
+
+
+@pytest.mark.parametrize(("law", "sure"), [("laplace", 4 * 2**0.5), ("gaussian", 4.0)])
+def test_only_counts_above_four_deviations_make_a_centre(law, sure):
+    noisy = np.zeros(len(TailHistogram.places(BOUNDS, None)), np.int64)
+    scale = 1000.0
+    noisy[100] = round(1.01 * sure * scale)
+    noisy[[110, 112]] = round(0.99 * sure * scale)
+    centre = ONE.centre_of(BOUNDS, Look(500, noisy, scale, law))
+    assert centre == pytest.approx(TailHistogram.places(BOUNDS, None)[100], rel=1e-6)
