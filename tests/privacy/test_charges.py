@@ -201,3 +201,12 @@ def test_spans_are_of_what_the_plan_counts():
     assert Charges.from_json(charges.to_json()) == charges
     with pytest.raises(BudgetExceeded, match="for ticks 48 … 48"):
         Charges(Guarantee(1.0), (*events, Event("again", Cost.pure(0.6), 48, 48)), "ticks")
+
+
+def test_a_promise_counts_from_the_observation_that_it_is_for():
+    later = ((5, Guarantee(0.5)), (9, Guarantee(0.25)))
+    events = (Event("sum", Cost.pure(Fraction(1, 4)), 1, None, due=1),)
+    charges = Charges(Guarantee(1.0), events, later=later)
+    assert [charges.promised(t).epsilon for t in (4, 5, 8, 9)] == [1.0, 0.5, 0.5, 0.25]
+    assert [charges.after(t).later for t in (4, 5, 8, 9)] == [(), later[:1], later[:1], later]
+    assert [(one.first, one.last) for one in charges.totals()] == [(1, 4), (5, 8), (9, None)]

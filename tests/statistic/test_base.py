@@ -86,3 +86,12 @@ def test_there_is_no_memory_of_nothing(kind, wrong):
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         kind(**wrong)
     kind(**dict.fromkeys(wrong, 1))
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_last_of_cumulated_counts_is_that_of_all_where_it_is_hidden(hidden, law):
+    leaf = Quantile(0.5, bins=(0.0, 10.0, 50.0)).leaf(Setting(missing=hidden, law=law))
+    assert leaf.readings == (4 if hidden else 3)
+    assert leaf.count_reading == (3 if hidden else None)
+    assert Histogram(bins=BINS).leaf(Setting(missing=hidden, law=law)).count_reading is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,12 @@ def test_only_counts_above_four_deviations_make_a_centre(law, sure):
     noisy[[110, 112]] = round(0.99 * sure * scale)
     centre = ONE.centre_of(BOUNDS, Look(500, noisy, scale, law))
     assert centre == pytest.approx(TailHistogram.places(BOUNDS, None)[100], rel=1e-6)
+
+
+@pytest.mark.parametrize("every", [1, 7, 500])
+def test_segments_end_at_releases_and_none_is_empty(every):
+    ends = TailHistogram(growth=1.5).segment_ends(1, 5000, every)
+    assert ends[-1] == 5000
+    assert all(one < other for one, other in pairwise(ends))
+    assert all((end - 1) % every == 0 for end in ends[:-1])
+    assert len(ends) > 4
