@@ -85,7 +85,12 @@ def keep(path: Path, row: dict[str, Any]) -> None:
 
 
 def renew_tests() -> None:
-    """Copy the tests once more, beside the source that was kept; those that changed are traced."""
+    """Copy tests that are new or have changed, beside the source that was kept.
+
+    What a file had before has not noticed what is tried again, and may need a newer source: only
+    what is new in it is traced and used.
+    """
+    changed = set()
     for new in (ROOT / "tests").rglob("*"):
         old = TREE / new.relative_to(ROOT)
         if new.is_dir() or "__pycache__" in new.parts:
@@ -93,9 +98,14 @@ def renew_tests() -> None:
         if not old.exists() or old.read_bytes() != new.read_bytes():
             old.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(new, old)
-            name = new.relative_to(ROOT).as_posix()
-            kept = [row for row in rows(TRACED) if row["test"].split("::")[0] != name]
-            TRACED.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            changed.add(new.relative_to(ROOT).as_posix())
+    kept = [
+        row | {"used": False, "called": ["changed"]}
+        if row["test"].split("::")[0] in changed
+        else row
+        for row in rows(TRACED)
+    ]
+    TRACED.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
 
 def prepare_tree() -> None:
@@ -655,6 +665,7 @@ def report() -> None:
             most=ALL_TESTS,
             long=WITH_LONG_TESTS,
             before=sum(not row["noticed"] for row in first.values()),
+            untried=sum(not row["noticed"] and "long" not in row for row in first.values()),
             after=sum(not row["noticed"] for row in latest.values()),
             goldens=by["golden"],
             stopped=by["import or out of time"] + by["out of time"] + by["collection"],
@@ -712,7 +723,8 @@ and {broken} times with a division by zero or a module that cannot be imported: 
 
 **Result.** {tried} changes were tried, and {before} were not noticed at first: of the others,
 {goldens} by pinned releases alone, {stopped} because the module could not be imported or ran out of
-time. Where it mattered a test was written, and the change tried again against the same source;
+time. {untried} of the {before} were tried by quick tests only, so the first share is rather too
+low. Where it mattered a test was written, and the change tried again against the same source;
 {after} are left, listed below with the reason.
 
 The intervals are exact (Clopper and Pearson). **Only the first share says something about changes

@@ -187,6 +187,7 @@ def test_usual_streams_get_the_usual_lattice():
     assert choose_steps(150_000, 18.0) == USUAL_STEPS
     assert choose_steps(25_000_000, 25.0) == 2**25
     assert UNKNOWN_LENGTH_CAP == 2**40
+    assert choose_steps(1000, 41.0) == 2**20
     assert choose_steps(UNKNOWN_LENGTH_CAP, 41.0) >= FEWEST_STEPS
 
 

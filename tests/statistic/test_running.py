@@ -126,3 +126,11 @@ def test_no_pair_of_values_moves_more_than_is_declared(statistic, missing, by_cl
             weighed = np.array(weights[: leaf.width])
             assert (moved @ weighed).max() <= (declared @ weighed).max()
         assert (moved.sum(axis=1)).max() >= 0.7 * declared.sum(axis=1).max()
+
+
+def test_the_noise_of_a_quantile_is_that_of_its_count_over_the_density():
+    """Counts that rise evenly: a count of one more is a hundredth of the range."""
+    totals = Totals(100, (25.0, 50.0, 75.0), lambda i, j: float(i == j), CLIPPING)
+    found = {name: make() for name, make in Quantile(0.5, 0.6, bins=4).numbers(totals).items()}
+    assert np.asarray(found["value"]).tolist() == pytest.approx([4.0, 4.8])
+    assert np.asarray(found["noise_std"]).tolist() == pytest.approx([0.08, 0.08])

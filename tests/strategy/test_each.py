@@ -20,7 +20,6 @@ from rillet.strategy import (
     WindowToeplitz,
 )
 from rillet.strategy.toeplitz import encoder as encoders_of_blt
-from rillet.strategy.toeplitz.buffered import FineToeplitz
 
 KEYS, LEAVES = 6, 150
 CASES = [
@@ -149,40 +148,3 @@ def test_noise_of_many_keys_as_that_of_each(strategy: Strategy, leaves: int) -> 
 
 def _source(key: int, level: int) -> LatticeNoise:
     return LatticeNoise(LAPLACE, 1000.0, Secret.for_tests(key), ("test", level))
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        BinaryTree(),
-        BinaryTree("gaussian"),
-        BufferedToeplitz(buffers=2),
-        FineToeplitz(buffers=2, bits=3, small=True),
-        DecayedToeplitz(half_life=10.0),
-        Independent(),
-        SignedDigitTree(),
-        WindowToeplitz(window=12),
-    ],
-    ids=lambda strategy: str(strategy)[:40],
-)
-@pytest.mark.parametrize("absorbed", [0, 1, 6, 70])
-def test_single_steps_go_on_from_any_state_as_blocks_do(
-    strategy: Strategy, absorbed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoders_of_blt, "SHORTEST_COMPILED", 2**20)
-    leaves, count = 150, 140
-    rng = np.random.default_rng(absorbed)
-    exact_leaves = rng.integers(-(2**20), 2**20, count)
-    noise = rng.integers(-(2**30), 2**30, count)
-    encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
-    encoded, nodes = encoder.encode(encoder.start(), 1, exact_leaves)
-    decoded, sums = decoder.decode(decoder.start(), 1, nodes + noise)
-    before = encoder.encode(encoder.start(), 1, exact_leaves[:absorbed])[0]
-    after = decoder.decode(decoder.start(), 1, (nodes + noise)[:absorbed])[0]
-    stepper = strategy.stepper(leaves, absorbed, before, after)
-    assert stepper is not None
-    left = zip(exact_leaves[absorbed:].tolist(), noise[absorbed:].tolist(), strict=True)
-    assert [stepper.step(*pair) for pair in left] == sums[absorbed:].tolist()
-    for ours, theirs in zip(stepper.states(), (encoded, decoded), strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            assert np.array_equal(one, other)
