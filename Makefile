@@ -23,7 +23,7 @@ CHART  := src/rillet/web/static/vendor
 CHART_STAMP := $(CHART)/.version
 
 .PHONY: help setup chart test long check lint format types contracts docs bench demo constraints clean \
-	mutants peers timing
+	audit mutants peers timing
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -100,6 +100,11 @@ bench: $(BENCH_STAMP) ## time rillet beside others: one table, and JSON in bench
 
 peers: $(BENCH_STAMP) ## compare the law of releases with OpenDP and jax-privacy
 	$(BENCH)/bin/python benchmarks/peers.py
+
+audit: $(STAMP) ## audit every mechanism, and write what it found into docs/audit.md; ten minutes
+	@mkdir -p build
+	$(BIN)/rillet audit all --json docs/assets/audit.json --markdown build/audit.md
+	$(BIN)/python scripts/audit_page.py build/audit.md
 
 timing: $(STAMP) ## whether time depends on values or on noise: a million pairs of calls of each kind; minutes, on a quiet machine
 	$(BIN)/python benchmarks/timing.py --page docs/timing.md
