@@ -67,6 +67,8 @@ LONGEST_TEST = 1.5
 ALL_TESTS = 15.0
 # The same where long tests are tried too, on what the others have not noticed.
 WITH_LONG_TESTS = 35.0
+# The same for tests that are named.
+NAMED_TESTS = 300.0
 SEED = 20
 
 
@@ -499,13 +501,15 @@ def noticed(items: list[Any], most: float = math.inf) -> str:
     return "nothing"
 
 
-def in_new_process(change: dict[str, Any], tests: list[str]) -> dict[str, Any]:
+def in_new_process(
+    change: dict[str, Any], tests: list[str], most: float = WITH_LONG_TESTS
+) -> dict[str, Any]:
     """The same with the changed file in the copy, imported by a process of its own."""
     path = TREE / change["path"]
     files = sorted({test.split("::")[0] for test in tests})
     asked = KEPT / "asked.json"
-    asked.write_text(json.dumps(tests))
-    limit = int(4 * WITH_LONG_TESTS) + 60
+    asked.write_text(json.dumps({"tests": tests, "most": most}))
+    limit = int(4 * most) + 60
     begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         path.write_text(with_change(change), encoding="utf-8")
@@ -542,8 +546,8 @@ class One:
         """Say which test noticed it."""
         asked = json.loads((KEPT / "asked.json").read_text())
         items = {item.nodeid: item for item in session.items}
-        chosen = [items[test] for test in asked if test in items]
-        by = "collection" if session.testsfailed else noticed(chosen, WITH_LONG_TESTS)
+        chosen = [items[test] for test in asked["tests"] if test in items]
+        by = "collection" if session.testsfailed else noticed(chosen, asked["most"])
         print("\nnoticed by", by, flush=True)
         return True
 
@@ -551,8 +555,8 @@ class One:
 class All:
     """A pytest plugin that tries the changes in place of running the tests."""
 
-    def __init__(self, again: set[int]) -> None:
-        self.again = again
+    def __init__(self, again: set[int], *, named: bool = False) -> None:
+        self.again, self.named = again, named
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Try every change that has not been tried, and those asked for by number once more.
@@ -562,6 +566,11 @@ class All:
         was imported is the old one otherwise.
         """
         items = {item.nodeid: item for item in session.items}
+        if self.named:
+            for change in [*rows(CHOSEN), *controls()]:
+                if change["number"] in self.again:
+                    self.kept(in_new_process(change, list(items), NAMED_TESTS), change)
+            return True
         trace(list(items.values()))
         traced = [row for row in rows(TRACED) if row["test"] in items]
         changes = {row["number"]: row for row in [*rows(CHOSEN), *controls()]}
@@ -741,7 +750,9 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="where to look for tests")
+    parser.add_argument(
+        "--tests", nargs="*", default=list(TESTS), help="try these alone, however long"
+    )
     parser.add_argument("--again", type=int, nargs="*", default=[], help="numbers to try once more")
     told = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -752,7 +763,8 @@ def main() -> None:
         shutil.copytree(SOURCE, TREE / "src", dirs_exist_ok=True)
         if told.again:
             renew_tests()
-        run(All(set(told.again)), told.tests)
+        named = told.tests != list(TESTS)
+        run(All(set(told.again), named=named), told.tests)
     elif told.step == "one":
         run(One(), told.files)
     else:

@@ -33,13 +33,14 @@ from rillet.strategy.toeplitz.buffered import FineToeplitz
     ids=lambda strategy: str(strategy)[:40],
 )
 @pytest.mark.parametrize("absorbed", [0, 1, 6, 70])
+@pytest.mark.parametrize("size", [2**20, 2**41], ids=["usual", "large"])
 def test_single_steps_go_on_from_any_state_as_blocks_do(
-    strategy: Strategy, absorbed: int, monkeypatch: pytest.MonkeyPatch
+    strategy: Strategy, size: int, absorbed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoders_of_blt, "SHORTEST_COMPILED", 2**20)
     leaves, count = 150, 140
     rng = np.random.default_rng(absorbed)
-    exact_leaves = rng.integers(-(2**20), 2**20, count)
+    exact_leaves = rng.integers(-size, size, count)
     noise = rng.integers(-(2**30), 2**30, count)
     encoder, decoder = strategy.encoder(leaves), strategy.decoder(leaves)
     encoded, nodes = encoder.encode(encoder.start(), 1, exact_leaves)
