@@ -334,3 +334,10 @@ def test_uniform_integers_may_begin_with_one_word():
     for total, bits in ((0, 64), (5, 0), (5, 65)):
         with pytest.raises(ParameterError, match="total, bits"):
             uniform_below(total, Secret.for_tests(1), ("one",), bits=bits)
+
+
+@pytest.mark.parametrize("law", [LAPLACE, GAUSSIAN], ids=str)
+def test_nearly_all_draws_are_certain_by_the_bound_that_all_share(law):
+    """Else each would be made twice: the integers would be the same, and late."""
+    noise = LatticeNoise(law, 20 * 2.0**20, Secret.for_tests(1), ("common",))
+    assert 0.499 < noise._common_limit < noise._limit < 0.5

@@ -54,3 +54,10 @@ def test_single_steps_go_on_from_any_state_as_blocks_do(
     for ours, theirs in zip(stepper.states(), (encoded, decoded), strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert np.array_equal(one, other)
+
+
+def test_nodes_are_as_fine_as_leaves_unless_they_are_refined() -> None:
+    exact_leaves = np.random.default_rng(1).integers(0, 2**20, 40)
+    plain, fine = BufferedToeplitz(buffers=2).encoder(50), FineToeplitz(buffers=2).encoder(50)
+    _, nodes = plain.encode(plain.start(), 1, exact_leaves)
+    assert np.array_equal(nodes, fine.encode(fine.start(), 1, exact_leaves)[1])
