@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import pytest
 
 from rillet.strategy import (
@@ -10,6 +11,7 @@ from rillet.strategy import (
     SquareRootToeplitz,
     WindowToeplitz,
 )
+from rillet.strategy.toeplitz.encoder import _round_sums
 
 CHARGED = {
     (BufferedToeplitz(), "sensitivity", ()): 3582195805187.2,
@@ -40,3 +42,10 @@ def test_charges_are_those_of_this_version(case):
     strategy, of, contributions = case
     found = getattr(strategy, of)(1000, 2**20, *contributions)
     assert float(found) == pytest.approx(CHARGED[case], rel=1e-13)
+
+
+def test_coefficients_are_rounded_so_that_errors_do_not_add_up():
+    values = [mpmath.mpf(number) / 7 for number in range(1, 60)]
+    rounded = _round_sums(values, 3)
+    for count in range(1, len(values)):
+        assert abs(sum(rounded[:count]) - 8 * mpmath.fsum(values[:count])) <= 0.5
