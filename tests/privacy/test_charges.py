@@ -210,3 +210,8 @@ def test_a_promise_counts_from_the_observation_that_it_is_for():
     assert [charges.promised(t).epsilon for t in (4, 5, 8, 9)] == [1.0, 0.5, 0.5, 0.25]
     assert [charges.after(t).later for t in (4, 5, 8, 9)] == [(), later[:1], later[:1], later]
     assert [(one.first, one.last) for one in charges.totals()] == [(1, 4), (5, 8), (9, None)]
+
+
+def test_a_delta_that_was_worked_out_is_not_worked_out_again():
+    cost = Cost.gaussian(Fraction(1, 3))
+    assert delta_at(1.0, cost) is delta_at(1.0, cost)

@@ -49,3 +49,10 @@ def test_coefficients_are_rounded_so_that_errors_do_not_add_up():
     rounded = _round_sums(values, 3)
     for count in range(1, len(values)):
         assert abs(sum(rounded[:count]) - 8 * mpmath.fsum(values[:count])) <= 0.5
+
+
+def test_compiled_code_is_kept_on_disk():
+    """Else every process would compile for seconds before its first node."""
+    kernels = pytest.importorskip("rillet.strategy.toeplitz.kernels")
+    for compiled in (kernels.encode, kernels._growth):
+        assert type(compiled._cache).__name__ == "FunctionCache"

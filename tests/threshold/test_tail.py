@@ -86,3 +86,19 @@ def test_segments_end_at_releases_and_none_is_empty(every):
     assert all(one < other for one, other in pairwise(ends))
     assert all((end - 1) % every == 0 for end in ends[:-1])
     assert len(ends) > 4
+
+
+def test_ranges_are_those_of_this_version():
+    """What is learned from given counts: around a centre, and from looks that differ a little."""
+    two = TailHistogram(two_sided=True)
+    counts = two.count(500.0 + values(3.0), BOUNDS, 500.0)
+    first = Look(20_000, counts, 4.0 * PARTS, "laplace", 500.0)
+    around = two.judge(BOUNDS, (first,), (), outlook(20_000))
+    assert around.range.upper == pytest.approx(519.6862664306536, rel=1e-9)
+    assert around.removed == pytest.approx(73.83779452127443, rel=1e-6)
+    found = ONE.judge(BOUNDS, (look(1.0), look(1.1)), (Range(0.0, 5.0),), outlook(40_000))
+    assert found.range.upper == pytest.approx(6.444223403930664, rel=1e-9)
+    assert found.removed == pytest.approx(316.64781435701525, rel=1e-6)
+    assert found.margin == pytest.approx(
+        (0.0011987574098, 0.0012804124329, 0.0178959511139), rel=1e-6
+    )
