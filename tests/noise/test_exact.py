@@ -21,7 +21,7 @@ from rillet.noise import (
     draw_each,
     uniform_below,
 )
-from rillet.noise.sampling import SMALLEST_FAST_UNIFORM
+from rillet.noise.sampling import _SMALLEST_COMMON_UNIFORM, SMALLEST_FAST_UNIFORM
 from rillet.testing.lattice import TAILS, lattice_probability
 
 LAWS = pytest.mark.parametrize("law", [LAPLACE, GAUSSIAN], ids=repr)
@@ -341,3 +341,15 @@ def test_nearly_all_draws_are_certain_by_the_bound_that_all_share(law):
     """Else each would be made twice: the integers would be the same, and late."""
     noise = LatticeNoise(law, 20 * 2.0**20, Secret.for_tests(1), ("common",))
     assert 0.499 < noise._common_limit < noise._limit < 0.5
+
+
+@pytest.mark.parametrize("law", [LAPLACE, GAUSSIAN], ids=str)
+@pytest.mark.parametrize("scale", [300.0, 20 * 2.0**20, 2.0**30])
+def test_the_shared_bound_covers_twice_what_the_rarest_common_word_may_be_off(law, scale):
+    """By its unknown bits, and by floats, each as the proof has it."""
+    noise = LatticeNoise(law, scale, Secret.for_tests(1), ("common",))
+    rarest = float(_SMALLEST_COMMON_UNIFORM) * 2.0**-63
+    largest = scale * float(law.float_quantile(np.array([rarest]))[0])
+    bits = scale * law.log_slope * 2.0**-62 / rarest
+    floats = largest * (2 * law.float_error + 2.0**-51)
+    assert noise._limit - noise._common_limit >= 2 * (bits + floats) * (1 - 1e-9)

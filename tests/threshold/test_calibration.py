@@ -257,3 +257,10 @@ def test_constants_whose_delta_is_the_promised_one_leave_no_share():
 def test_a_delta_below_what_a_draw_may_cost_is_refused(kind):
     with pytest.raises(ParameterError, match=r"2\^-108"):
         calibrate(kind, "laplace", 1.0, 2.0**-109, 0.1)
+
+
+def test_constants_are_a_value_and_nothing_else():
+    found = calibrate("exact", "laplace", 1.0, 1e-6, 0.1)
+    assert found == calibrate("exact", "laplace", 1.0, 1e-6, 0.1)
+    with pytest.raises(AttributeError):
+        object.__setattr__(found, "other", 1.0)
