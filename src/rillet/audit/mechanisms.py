@@ -150,6 +150,8 @@ SUBJECTS: Final = {
             "honaker-tree-gaussian",
             "Honaker's tree",
             lambda: by_clock(HonakerTree("gaussian"), leaves=2),
+            _GAUSSIAN,
+            times=2,
         ),
         Subject(
             "buffered-toeplitz",
