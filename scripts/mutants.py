@@ -733,7 +733,8 @@ and {broken} times with a division by zero or a module that cannot be imported: 
 **Result.** {tried} changes were tried, and {before} were not noticed at first: of the others,
 {goldens} by pinned releases alone, {stopped} because the module could not be imported or ran out of
 time. {untried} of the {before} were tried by quick tests only, so the first share is rather too
-low. Where it mattered a test was written, and the change tried again against the same source;
+low. Where it mattered a test was written, or a longer one that was there already was run, and the
+change tried again against the same source;
 {after} are left, listed below with the reason.
 
 The intervals are exact (Clopper and Pearson). **Only the first share says something about changes
