@@ -26,9 +26,10 @@ from rillet.strategy.signed_digit import SignedDigitTree
 from rillet.strategy.toeplitz import BufferedToeplitz
 from rillet.threshold import Range, TailHistogram
 from rillet.threshold.tail import CENTRE_SHARE, PARTS
-from rillet.threshold.tail_model import KNOTS, knots
+from rillet.threshold.tail_model import knots
 
 DELTA = 2.0**-20
+KNOTS = len(knots(1.0))
 ANY_FLOAT = some.floats(width=64)
 BOUNDS = some.tuples(some.floats(-1e6, 1e6), some.floats(1e-3, 1e6)).map(
     lambda pair: Range(pair[0], pair[0] + pair[1])

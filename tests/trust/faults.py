@@ -249,7 +249,13 @@ def _guard_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def _lock_nothing(patch: pytest.MonkeyPatch) -> None:
     """A5: two threads may be inside one stream."""
-    patch.setattr(rillet.streams, "threading", types.SimpleNamespace(RLock=contextlib.nullcontext))
+
+    class NoLock(contextlib.nullcontext[None]):
+        def acquire(self) -> None: ...
+
+        def release(self) -> None: ...
+
+    patch.setattr(rillet.streams, "threading", types.SimpleNamespace(RLock=NoLock))
 
 
 def _allow_copies(patch: pytest.MonkeyPatch) -> None:
