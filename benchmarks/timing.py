@@ -292,8 +292,9 @@ def page(found: list[Finding], pairs: int, minutes: float, load: tuple[float, fl
 
 HEAD = """# Timing
 
-Does the time of a call tell its value, or the noise? `make timing` wrote this page
-(`benchmarks/timing.py`); what follows from it is on the page on [assurance](assurance.md#time).
+Does the time of a call tell its value, or the noise? `benchmarks/timing.py` wrote this page
+(`make timing` takes a million pairs); what follows from it is on the page on
+[assurance](assurance.md#time).
 
 Calls are made in {pairs:,} pairs, one of each of two classes, in an order that a coin decides, on
 one core, without garbage collection (blocks of 100: a fiftieth as many). Classes by noise are half

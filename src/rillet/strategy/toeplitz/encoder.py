@@ -339,9 +339,7 @@ class BltEncoder(Encoder):
         **Privacy.** Touches raw data.  Total: leaves beyond the room of the arithmetic, which a
         plan excludes, are clipped, and clipping cannot increase a difference.
         """
-        count, limit = len(exact_leaves), self.limit
-        if limit is None:
-            limit = largest_leaf(self.tables, self.leaves, self.bits)
+        count, limit = len(exact_leaves), self._largest
         check_end(first + count - 1, self.leaves)
         nodes = np.empty(count, np.int64)
         fast = kernels(count)
@@ -371,10 +369,8 @@ class BltEncoder(Encoder):
         if tables.span != 1:
             return super().encode_each(state, rows, leaf, exact_leaves)
         exact_open, _, exact_buffers = state
-        limit = self.limit
+        limit = self._largest
         check_end(int(np.max(leaf, initial=0)), self.leaves)
-        if limit is None:
-            limit = largest_leaf(tables, self.leaves, self.bits)
         exact = np.clip(exact_leaves, -limit, limit)
         exact <<= self.bits
         place = (leaf - 1) % tables.chunk
@@ -397,14 +393,11 @@ class BltEncoder(Encoder):
         if fast is None or tables.span != 1:
             return super().encode_rounds(state, rounds, rows, leaf, exact_leaves)
         exact_open, _, exact_buffers = state
-        limit = self.limit
         check_end(int(leaf.max()), self.leaves)
-        if limit is None:
-            limit = largest_leaf(tables, self.leaves, self.bits)
         nodes = np.empty(len(exact_leaves), np.int64)
         fast.encode_rounds(
             *(tables.coefficients, exact_open, exact_buffers, rows, (leaf - 1) % tables.chunk),
-            *(np.ascontiguousarray(exact_leaves), limit, self.bits, nodes),
+            *(np.ascontiguousarray(exact_leaves), self._largest, self.bits, nodes),
         )
         return nodes
 
@@ -439,6 +432,13 @@ class BltEncoder(Encoder):
                 total + word * weight for total, word in zip(sums, words(high, low), strict=True)
             ]
         return sums[0], sums[1], sums[2]
+
+    @cached_property
+    def _largest(self) -> int:
+        """Leaves beyond this size are clipped: the limit, or what the arithmetic has room for."""
+        if self.limit is not None:
+            return self.limit
+        return largest_leaf(self.tables, self.leaves, self.bits)
 
     @cached_property
     def _whole_mix(self) -> tuple[IntArray, IntArray]:
