@@ -20,13 +20,12 @@ from rillet.gather.grid import Grid
 from rillet.layout import Layout, Worth
 from rillet.noise import FloatArray, IntArray, Secret
 from rillet.release import Key, Release, Releases, renumbered
-from rillet.statistic import Range, Units
+from rillet.statistic import Units
 from rillet.step import (
     EXPLAINED,
     Ahead,
     Anchor,
     StreamState,
-    clipping_fields,
     filled,
     no_releases,
     ranges,
@@ -106,9 +105,8 @@ class Crowd(Whole):
         self.changed: Block | None = None
         self.drew: set[int] = set()
         self.numbered: dict[int, int] = {}
-        names = (*layout.numbers, *clipping_fields(layout, Range(0.0, 1.0), 0.0))
         rows = count, len(layout.statistic.names)
-        self._latest = {name: np.full(rows, np.nan) for name in names}
+        self._latest = {name: np.full(rows, np.nan) for name in layout.columns}
         self._latest_t, self._latest_at = np.zeros((2, count), np.int64)
 
     # --- absorbing -------------------------------------------------------------------------------
@@ -288,7 +286,7 @@ class Crowd(Whole):
         covariance = layout.covariances(leaf, lattice.worth)
         columns = values_of(layout, t, sums, covariance, ends, (), complete)
         width = len(layout.statistic.names)
-        for name, number in clipping_fields(layout, clipping, float("nan")).items():
+        for name, number in layout.of_clipping(clipping, float("nan")).items():
             columns.setdefault(name, np.full(len(t) * width, number))
         times = np.full(len(t), at)
         self._keep_latest(rows, t, times, columns, width)

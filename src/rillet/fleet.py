@@ -27,13 +27,12 @@ from rillet.errors import StateError
 from rillet.gather.grid import LARGEST_SUM, Grids
 from rillet.layout import COUNT_SHARES, Layout, Margins, Segment, Worth, nearest_share
 from rillet.levels import Added, Tree
-from rillet.noise import FloatArray, IntArray, LatticeNoise, Secret
+from rillet.noise import FloatArray, IntArray, LatticeNoise, NoiseSource, Secret
 from rillet.release import Release, Releases
 from rillet.statistic import Leaf, Margin, Range, Units
 from rillet.step import (
     LOOKS_KEPT,
     Anchor,
-    clipping_fields,
     counted,
     filled,
     first_look,
@@ -48,7 +47,7 @@ from rillet.step import (
     values_of,
 )
 from rillet.strategy import Mechanism
-from rillet.strategy.base import NoiseSource, State
+from rillet.strategy.base import State
 from rillet.threshold import Look
 
 
@@ -927,10 +926,7 @@ class Table:
         #: Pages that wait for the others: totals and their parts are made consistent together.
         self._waiting: list[_Readings] = []
         self._names = layout.numbers
-        self._columns = {
-            name: np.empty(rows)
-            for name in (*self._names, *clipping_fields(layout, Range(0.0, 1.0), 0.0))
-        }
+        self._columns = {name: np.empty(rows) for name in layout.columns}
         self._filled = False
 
     def fill(
@@ -989,7 +985,7 @@ class Table:
         numbers = values_of(layout, t, sums, covariance, clipping, margins)
         for name in self._names:
             self._columns[name][part] = numbers[name]
-        for name, column in clipping_fields(layout, clipping, clipped_share).items():
+        for name, column in layout.of_clipping(clipping, clipped_share).items():
             if name in self._names:
                 continue
             self._columns[name][part] = np.repeat(np.broadcast_to(column, count), width)

@@ -394,6 +394,26 @@ class Layout:
         ends = ("noise_lower", "noise_upper") if self.sane else ()
         return tuple(dict.fromkeys((*self.statistic.numbers(totals), *ends)))
 
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Which columns its releases have: those numbers, and what is said of clipping."""
+        return tuple(dict.fromkeys((*self.numbers, *self.of_clipping(Range(0.0, 1.0), 0.0))))
+
+    def of_clipping(self, clipping: Range, clipped_share: Any) -> dict[str, Any]:
+        """The clipping range of a record; unknown where nothing is clipped.
+
+        What clipping may be off a statistic says itself; where nothing is clipped it is nothing.
+        """
+        clips, unknown = self.statistic.clips, float("nan")
+        off = 0.0 if self.tail_assumed == "none" else unknown
+        return {
+            "clipping_below": off,
+            "clipping_above": off,
+            "clip_lower": clipping.lower if clips else unknown,
+            "clip_upper": clipping.upper if clips else unknown,
+            "clipped_share": clipped_share,
+        }
+
     def enough_to_learn_alone(self, segment: Segment) -> float | None:
         """How many observations in a segment a key needs to learn its range by itself.
 
@@ -424,10 +444,11 @@ class Layout:
 
     def release_times(self, first_leaf: int, count: int) -> IntArray:
         """Observation numbers at which these leaves of the main mechanism are complete."""
-        ends = np.arange(first_leaf, first_leaf + count, dtype=np.int64)
-        ends *= self.every
-        ends += self.lag
-        return np.minimum(ends, self.length, out=ends)
+        first = self.lag + first_leaf * self.every
+        ends = np.arange(first, first + count * self.every, self.every, dtype=np.int64)
+        # Only the last leaf of all may be short.
+        np.minimum(ends[-1:], self.length, out=ends[-1:])
+        return ends
 
     @property
     def ratchet_every(self) -> int:
@@ -438,6 +459,11 @@ class Layout:
             return RATCHET_EVERY
         each = max(_LEAST_RATCHET_EVERY, _DRAWN_AHEAD_IN_ALL // self.keys)
         return min(KEYED_RATCHET_EVERY, 1 << each.bit_length() - 1)
+
+    def last_under_key(self, leaf: int) -> int:
+        """The last leaf of the main mechanism whose noise comes from the same key as this one's."""
+        assert self.main is not None
+        return min(self.main.leaves, -(-leaf // self.ratchet_every) * self.ratchet_every)
 
     def ratchet_steps(self, leaf: int) -> int:
         """Steps that the secret has taken once ``leaf`` leaves are complete.

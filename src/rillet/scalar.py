@@ -92,9 +92,7 @@ class ScalarRun:
         leaf = layout.leaf_of(state.t + 1)
         if strategy.stepper(leaves, leaf - 1, state.encoders[0], state.decoders[0]) is None:
             return None
-        every = layout.ratchet_every
-        until_ratchet = every - (leaf - 1) % every
-        return cls(layout, key, state, min(until_ratchet, READ_AHEAD, leaves - leaf + 1))
+        return cls(layout, key, state, min(layout.last_under_key(leaf) - leaf + 1, READ_AHEAD))
 
     @property
     def absorbed(self) -> int:

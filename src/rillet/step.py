@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -38,7 +38,7 @@ States: TypeAlias = tuple[State, ...]
 #: Gives for two readings the covariance of their noise at some releases.
 Covariance: TypeAlias = Callable[[int, int], FloatArray]
 #: Contributions are worked out for so many observations at a time.
-_AT_A_TIME: Final = 2**16
+_AT_A_TIME: Final = 2**15
 #: A part of the buffer of a warm-up with fewer observations takes further ones.
 _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
@@ -408,7 +408,7 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
         encoders=(strategy.encoder(leaves).start(),) * width,
         decoders=(strategy.decoder(leaves).start(),) * width,
         processes=(strategy.noise_process(leaves).start(),) * width,
-        levels=_levels(layout, secret),
+        levels=_levels(layout, secret, 1),
     )
     state = _begin_segment(layout, state, layout.segments[0])
     if layout.memory.window is not None:
@@ -417,10 +417,14 @@ def _begin_main(layout: Layout, state: StreamState) -> StreamState:
     return state
 
 
-def _levels(layout: Layout, secret: Secret) -> tuple[Levels, ...]:
+def _levels(layout: Layout, secret: Secret, leaf: int) -> tuple[Levels, ...]:
+    """Where the noise of this leaf and of those after it under the same key comes from."""
     assert layout.main is not None
+    # For each of many keys, draws ahead would take much memory.
+    last = 0 if layout.keys else layout.last_under_key(leaf)
     return tuple(
-        layout.main.levels(secret, "main", column=column) for column in range(layout.leaf.width)
+        layout.main.levels(secret, "main", column=column, last=last)
+        for column in range(layout.leaf.width)
     )
 
 
@@ -457,7 +461,11 @@ def _centre(state: StreamState) -> float | None:
 def grid_of(state: StreamState) -> Grid:
     """The lattice in force."""
     assert state.anchor is not None
-    return Grid(state.anchor.range.lower, state.anchor.range.upper, *state.cut)
+    return _grid(state.anchor.range.lower, state.anchor.range.upper, *state.cut)
+
+
+#: A lattice that is checked once, however many blocks use it.
+_grid = lru_cache(maxsize=256)(Grid)
 
 
 def _group(
@@ -515,16 +523,21 @@ def _gather(
     leaf, grid, t, exact_partial = layout.leaf, grid_of(state), state.t, state.exact_partial
     if tick_of is None:
         for raw_chunk in _chunks(layout, t, raw_block):
-            end = t + len(raw_chunk)
-            exact_leaves, exact_partial = _group(
-                leaf.contribute(raw_chunk, grid),
-                exact_partial,
-                layout.every,
-                (t - layout.lag) % layout.every,
-                last=end == layout.length,
-            )
-            t = end
-            yield _Chunk(raw_chunk, exact_leaves, exact_partial, t)
+            parts: list[list[IntArray]] = []
+            for first in range(0, len(raw_chunk), _AT_A_TIME):
+                raw_part = raw_chunk[first : first + _AT_A_TIME]
+                in_leaf = (t - layout.lag) % layout.every
+                t += len(raw_part)
+                exact_units = leaf.contribute(raw_part, grid)
+                exact_leaves, exact_partial = _group(
+                    exact_units, exact_partial, layout.every, in_leaf, last=t == layout.length
+                )
+                parts.append(exact_leaves)
+            together = [
+                exact_columns[0] if len(parts) == 1 else np.concatenate(exact_columns)
+                for exact_columns in zip(*parts, strict=True)
+            ]
+            yield _Chunk(raw_chunk, together, exact_partial, t)
         return
     every = layout.ratchet_every
     while t < until or len(raw_block):
@@ -643,9 +656,17 @@ def _run_segment(
 def _covariances(
     layout: Layout, worth: tuple[Worth, ...], warm_up: Units, first_leaf: int, part: slice
 ) -> Covariance:
-    """Covariances at some leaves of one segment, counted from the first."""
-    leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
-    return layout.covariances(leaves, worth, warm_up)
+    """Covariances at some leaves of one segment, counted from the first; when asked for."""
+
+    @cache
+    def known() -> Covariance:
+        leaves = np.arange(first_leaf + part.start, first_leaf + part.stop)
+        return layout.covariances(leaves, worth, warm_up)
+
+    def covariance(one: int, other: int) -> Any:
+        return known()(one, other)
+
+    return covariance
 
 
 def _windows(state: StreamState, sums: list[FloatArray]) -> tuple[StreamState, list[FloatArray]]:
@@ -672,14 +693,20 @@ def read(
     """
     kept = layout.kept(t, anchor.after)
     for column, before in enumerate(anchor.prefixes):
-        prefixes[column] -= before * kept
+        if type(before) is not float or before:
+            prefixes[column] -= before * kept
     sums = []
     for reading, worth in enumerate(units):
-        total = prefixes[0] * worth[0]
+        total = prefixes[0]
+        if reading < len(units) - 1:
+            total = total * worth[0]
+        else:  # nobody wants the prefix any more
+            total *= worth[0]
         for prefix, each in zip(prefixes[1:], worth[1:], strict=True):
             if type(each) is not float or each:
                 total += prefix * each
-        total += anchor.sums[reading] * kept
+        if type(anchor.sums[reading]) is not float or anchor.sums[reading]:
+            total += anchor.sums[reading] * kept
         if offsets and (type(offsets[reading]) is not float or offsets[reading]):
             total += offsets[reading] * layout.remembered(t, anchor.after)
         sums.append(total)
@@ -900,7 +927,7 @@ def draw_nodes(
             state = state.but(ahead=None)
         assert len(noise[0]) == count  # blocks are cut where the secret moves on
         return state, noise
-    levels = state.levels or _levels(layout, state.secret)
+    levels = state.levels or _levels(layout, state.secret, first_leaf)
     process = mechanism.strategy.noise_process(mechanism.leaves)
     drawn = [
         process.draw(own, level, first_leaf, count)
@@ -909,7 +936,7 @@ def draw_nodes(
     secret = state.secret
     if layout.ratchet_steps(last) > layout.ratchet_steps(first_leaf - 1):
         secret = secret.ratchet()
-        levels = _levels(layout, secret)
+        levels = _levels(layout, secret, last + 1)
     state = state.but(secret=secret, processes=tuple(own for own, _ in drawn), levels=levels)
     return state, tuple(noise for _, noise in drawn)
 
@@ -931,8 +958,7 @@ def without_key(layout: Layout, state: StreamState) -> StreamState:
         looks = {t: draws for t, draws in state.ahead.looks.items() if t > state.t}
         nodes = tuple(column[used:].copy() for column in state.ahead.nodes)
         return state.but(ahead=Ahead(done + 1, nodes, looks), levels=None)
-    every = layout.ratchet_every
-    last = min(mechanism.leaves, (done // every + 1) * every)
+    last = layout.last_under_key(done + 1)
     looks = {}
     if state.exact_counts is not None:
         # A look after the last leaf of a key comes under the next one.
@@ -960,12 +986,14 @@ class Part(NamedTuple):
     def last(self) -> Part:
         """The last one alone; holds nothing of the others."""
         covariance, end = self.covariance, len(self.t)
-        return self._replace(
-            t=self.t[-1:].copy(),
-            sums=[total[-1:].copy() for total in self.sums],
-            covariance=lambda _: covariance(slice(end - 1, end)),
-            complete=None if self.complete is None else self.complete[-1:].copy(),
-            floor=None if self.floor is None else self.floor[-1:].copy(),
+        return Part(
+            self.key,
+            self.t[-1:].copy(),
+            [total[-1:].copy() for total in self.sums],
+            lambda _: covariance(slice(end - 1, end)),
+            self.anchor,
+            None if self.complete is None else self.complete[-1:].copy(),
+            None if self.floor is None else self.floor[-1:].copy(),
         )
 
     def before_last(self) -> Part:
@@ -1000,8 +1028,9 @@ def _released(
     if not parts:
         return state, no_releases(layout, key)
     last = parts[-1].last()
-    (last_at,) = times_of(layout, last.t, at).tolist()
-    latest = Release(key, int(last.t[0]), last_at, (_rows_of, layout, last))
+    t = int(last.t[0])
+    last_at = at if layout.clock is None else int(times_of(layout, last.t, at)[0])
+    latest = Release(key, t, last_at, (_rows_of, layout, last))
     return state.but(latest=latest), Releases.join([_releases(layout, part, at) for part in parts])
 
 
@@ -1048,7 +1077,7 @@ def in_order(layout: Layout, parts: list[Part], arrivals: list[IntArray], at: in
         lambda part: Margin(*(each[part] for each in margin or ())),
         at,
     )
-    for name in layout.numbers:
+    for name in layout.columns:
         releases.rows(name)
     return releases
 
@@ -1084,25 +1113,13 @@ def _table(
     margin: Callable[[slice], Margin],
     at: int,
 ) -> Releases:
-    statistic, t = layout.statistic, part.t
     numbers = _Numbers(
-        layout, t, part.sums, part.covariance, clipping, part.complete, margin, part.floor
+        *(layout, part.t, part.sums, part.covariance, clipping, part.complete),
+        *(margin, part.floor, clipped_share),
     )
-    columns: dict[str, Column] = dict.fromkeys(layout.numbers, numbers)
-    for name, column in clipping_fields(layout, clipping, clipped_share).items():
-        if name in columns:
-            continue
-        ends = column if isinstance(column, np.ndarray) else _constant(column, len(t))
-        columns[name] = ends if len(statistic.names) == 1 else np.repeat(ends, len(statistic.names))
-    return Releases(
-        keys,
-        key_of,
-        t,
-        times_of(layout, t, at),
-        statistic.names,
-        columns,
-        **layout.common,
-    )
+    columns: dict[str, Column] = dict.fromkeys(layout.columns, numbers)
+    at_of = times_of(layout, part.t, at)
+    return Releases(keys, key_of, part.t, at_of, layout.statistic.names, columns, **layout.common)
 
 
 class _Numbers:
@@ -1113,8 +1130,8 @@ class _Numbers:
     """
 
     __slots__ = (
-        *("clipping", "complete", "covariance", "floor", "layout", "margin", "sums", "t"),
-        "worked_out",
+        *("clipped_share", "clipping", "complete", "covariance", "floor", "layout", "margin"),
+        *("sums", "t", "worked_out"),
     )
 
     def __init__(
@@ -1127,12 +1144,16 @@ class _Numbers:
         complete: NDArray[np.bool_] | None,
         margin: Callable[[slice], Margin] = lambda _: Margin(),
         floor: FloatArray | None = None,
+        clipped_share: Any = np.nan,
     ) -> None:
         self.layout, self.t, self.sums, self.covariance = layout, t, sums, covariance
         self.clipping, self.complete, self.margin, self.floor = clipping, complete, margin, floor
+        self.clipped_share = clipped_share
         self.worked_out: tuple[Any, ...] | None = None
 
     def __call__(self, name: str, part: slice) -> FloatArray:
+        if name not in self.layout.numbers:
+            return self._of_clipping(name, part)
         if not (self.layout.sane and name in MENDED):
             return self.decoded(name, part)
         names = len(self.layout.statistic.names)
@@ -1146,6 +1167,15 @@ class _Numbers:
 
         floor = None if self.floor is None else self.floor[rows].reshape(-1)
         return np.asarray(mend(self.layout, name, raw, floor))
+
+    def _of_clipping(self, name: str, part: slice) -> FloatArray:
+        """What the clipping range says where the statistic says nothing."""
+        names = len(self.layout.statistic.names)
+        rows = slice(part.start // names, part.stop // names)
+        found = self.layout.of_clipping(self.clipping, self.clipped_share)[name]
+        if not isinstance(found, np.ndarray):
+            return _constant(found, part.stop - part.start)
+        return found[rows] if names == 1 else np.repeat(found[rows], names)
 
     def _known(self, part: slice) -> Mapping[str, Any]:
         self.decoded("value", part)
@@ -1220,7 +1250,7 @@ def release_rows(
     found = {name: number() for name, number in statistic.numbers(totals).items()}
     shared = {
         **dict.fromkeys(NUMBERS, float("nan")),
-        **clipping_fields(layout, anchor.range, anchor.clipped_share),
+        **layout.of_clipping(anchor.range, anchor.clipped_share),
         **layout.common,
     }
     if len(statistic.names) == 1:
@@ -1248,22 +1278,6 @@ def rows_again(layout: Layout, numbers: Mapping[str, FloatArray]) -> Rows:
 def times_of(layout: Layout, t: IntArray, at: int) -> IntArray:
     """When releases come: at the end of their ticks, or all of them now."""
     return constant_integer(at, len(t)) if layout.clock is None else layout.clock.end_of(t)
-
-
-def clipping_fields(layout: Layout, clipping: Range, clipped_share: Any) -> dict[str, Any]:
-    """The clipping range of a record; unknown where nothing is clipped.
-
-    What clipping may be off a statistic says itself; where nothing is clipped it is nothing.
-    """
-    clips, unknown = layout.statistic.clips, float("nan")
-    off = 0.0 if layout.tail_assumed == "none" else unknown
-    return {
-        "clipping_below": off,
-        "clipping_above": off,
-        "clip_lower": clipping.lower if clips else unknown,
-        "clip_upper": clipping.upper if clips else unknown,
-        "clipped_share": clipped_share,
-    }
 
 
 def _constant(value: float, count: int) -> FloatArray:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import mpmath
 import numpy as np
@@ -39,6 +39,8 @@ SMALLEST_FAST_UNIFORM: Final = 2**20
 _SMALLEST_COMMON_UNIFORM: Final = np.uint64(2**43)
 #: Draws are made in blocks of this many: the working arrays then stay in the second-level cache.
 CHUNK: Final = 2**14
+#: So many times as many draws are made as are asked for, where more are expected soon.
+_AHEAD: Final = 8
 #: Room for extra words in the refinement keystream: index · 2^20 + word number.
 _REFINE_SHIFT: Final = 20
 
@@ -190,6 +192,37 @@ class LatticeNoise:
         first = index << _REFINE_SHIFT
         for number in range(1 << _REFINE_SHIFT):
             yield int(self._more.words(first + number, 1)[0])
+
+
+class NoiseSource(Protocol):
+    """Independent keyed integer draws, addressed by index, such as :class:`LatticeNoise`."""
+
+    def draw(self, start: int, count: int) -> IntArray:
+        """Draws ``start`` to ``start + count - 1``."""
+
+
+class ReadAhead:
+    """The draws of a source, some ahead where few are asked for: each call has a cost of its own.
+
+    The same draws whatever was asked before, and each of them made once if they are asked for in
+    order; none after the ``last`` that the source is for.
+    """
+
+    def __init__(self, source: NoiseSource, last: int) -> None:
+        self._source, self._last = source, last
+        self._kept = 0, np.empty(0, np.int64)
+
+    def draw(self, start: int, count: int) -> IntArray:
+        """Draws ``start`` to ``start + count - 1``."""
+        first, drawn = self._kept  # both at once: several threads may ask
+        known = drawn[start - first :][:count] if start >= first else drawn[:0]
+        wanted, begin = count - len(known), start + len(known)
+        if not wanted:
+            return known.copy()
+        ahead = min(_AHEAD * count, CHUNK, self._last + 1 - begin)
+        more = self._source.draw(begin, max(wanted, ahead))
+        self._kept = begin, more
+        return np.concatenate([known, more[:wanted]])
 
 
 def draw_each(

@@ -24,7 +24,6 @@ from rillet.source.parquet import arrow_columns, arrow_rows
 from rillet.spark.group import PROGRESS, Group, Rows, by_group
 from rillet.spark.shipped import Setup
 from rillet.statistic import Range
-from rillet.step import clipping_fields
 
 #: What goes from a stage to the next.
 ON_THE_WAY: Final = "group INT, raw BINARY, until BIGINT"
@@ -144,7 +143,7 @@ def fixed(layout: Layout) -> dict[str, Any]:
     names = layout.statistic.names
     clipping, unknown = layout.declared_range, float("nan")
     same: dict[str, Any] = {**dict.fromkeys(NUMBERS), **layout.common}
-    for name, number in clipping_fields(layout, clipping or Range(0.0, 1.0), unknown).items():
+    for name, number in layout.of_clipping(clipping or Range(0.0, 1.0), unknown).items():
         if clipping is None:
             del same[name]
         else:

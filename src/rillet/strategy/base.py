@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ from rillet.noise import (
     LatticeNoise,
     Law,
     LawName,
+    NoiseSource,
+    ReadAhead,
     Secret,
     draw_each,
 )
@@ -135,13 +137,6 @@ class Decoder(ABC):
         """Many prefix sums of some keys, as :meth:`Encoder.encode_rounds` gives nodes."""
         parts = (self.decode_each(state, rows[r], leaf[r], noisy[r]) for r in rounds)
         return np.concatenate([np.empty(0), *parts])
-
-
-class NoiseSource(Protocol):
-    """Independent keyed integer draws, addressed by index, such as ``LatticeNoise``."""
-
-    def draw(self, start: int, count: int) -> IntArray:
-        """Draws ``start`` to ``start + count - 1``."""
 
 
 #: Draws of a level under the key in force: different levels are independent.
@@ -551,15 +546,21 @@ class Mechanism:
         suffix: tuple[KeyPart, ...] = ("column", column) if column else ()
         return ("strategy", *purpose, *suffix)
 
-    def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0) -> Levels:
-        """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`."""
-        # Not functools.cache: making one costs more than a short block's noise.
-        opened: dict[int, LatticeNoise] = {}
+    def levels(self, secret: Secret, *purpose: KeyPart, column: int = 0, last: int = 0) -> Levels:
+        """Independent draws for each level of a :class:`NoiseProcess`; level 0 is :meth:`noise`.
 
-        def level(number: int) -> LatticeNoise:
+        Where a leaf has one draw, some are made ahead up to the leaf ``last``, if that is given:
+        for short blocks that follow each other.
+        """
+        simple = type(self.strategy.noise_process(self.leaves)) is NoiseProcess
+        # Not functools.cache: making one costs more than a short block's noise.
+        opened: dict[int, NoiseSource] = {}
+
+        def level(number: int) -> NoiseSource:
             if number not in opened:
                 suffix: tuple[KeyPart, ...] = ("level", number) if number else ()
-                opened[number] = self.noise(secret, *purpose, *suffix, column=column)
+                noise = self.noise(secret, *purpose, *suffix, column=column)
+                opened[number] = ReadAhead(noise, last) if last and simple else noise
             return opened[number]
 
         return level

@@ -15,14 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from rillet.errors import ParameterError
-from rillet.noise import FloatArray, IntArray, LawName
+from rillet.noise import FloatArray, IntArray, LawName, NoiseSource
 from rillet.options import option
 from rillet.strategy.base import (
     Decoder,
     Encoder,
     Levels,
     NoiseProcess,
-    NoiseSource,
     State,
     Stepper,
     Strategy,
