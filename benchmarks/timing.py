@@ -45,6 +45,8 @@ WIDE, OFTEN = 1.96, 1.28
 UPPER = 100.0
 FIXED = 37.5
 OTHER = 37.25
+#: By default values may be missing, and are counted beside what they sum up to.
+COUNTED = "BLT with a count"
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 Call = Callable[[Any], object]
@@ -149,7 +151,9 @@ def plan_for(length: int, strategy: str) -> rillet.Plan:
     promise: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "upper": UPPER, "length": length}
     if strategy == "tree":
         return rillet.Plan.baseline(**promise)
-    return rillet.Plan(**promise, threshold=rillet.FixedThreshold(), missing="none")
+    if strategy != COUNTED:
+        promise["missing"] = "none"
+    return rillet.Plan(**promise, threshold=rillet.FixedThreshold())
 
 
 def opened(length: int, strategy: str) -> rillet.Stream:
@@ -167,6 +171,7 @@ KINDS = {
     "not a number": math.nan,
     "infinite": math.inf,
     "zero": 0.0,
+    "the middle": UPPER / 2,
     "subnormal": 5e-320,
 }
 
@@ -218,16 +223,22 @@ def by_block(kind: str, pairs: int, size: int) -> Finding:
     return compared(f"update_many of {size}: fixed, {kind}", times, second)
 
 
-def by_noise(pairs: int, strategy: str) -> Finding:
-    """One observation at a time, always the same: releases with little noise, and with much."""
+def by_noise(pairs: int, strategy: str, *, alone: bool = True) -> Finding:
+    """Always the same observation, or a block of it: releases with little noise, and with much."""
     sizes: list[float] = []
 
-    def look(release: rillet.Release) -> None:
+    def look(found: Any) -> None:
+        release = found if alone else found[-1]
         exact = 1.0 + FIXED * (len(sizes) + 1)
         sizes.append(abs(release.sum - exact) / release.noise_std)
 
-    times = timed(opened(2 * pairs, strategy).update, [FIXED] * (2 * pairs), look)
-    return compared(f"update, {strategy}: noise small, large", times, larger(np.array(sizes)))
+    stream, count = opened(2 * pairs, strategy), 2 * pairs
+    if alone:
+        times = timed(stream.update, [FIXED] * count, look)
+    else:
+        times = timed(stream.update_many, [np.array([FIXED])] * count, look)
+    what = "update" if alone else "update_many of 1"
+    return compared(f"{what}, {strategy}: noise small, large", times, larger(np.array(sizes)))
 
 
 def by_draw(law: Law, pairs: int) -> Finding:
@@ -245,7 +256,12 @@ def findings(pairs: int) -> list[Finding]:
         found += of_leak(name, pairs)
     for strategy in ("BLT", "tree"):
         found += [by_value("random", pairs, strategy), by_noise(pairs // 2, strategy)]
-    found += [by_value(kind, pairs, "BLT") for kind in KINDS if kind not in ("the same", "another")]
+    others = [kind for kind in KINDS if kind not in ("the same", "another")]
+    found += [by_value(kind, pairs, "BLT") for kind in others]
+    found += [by_value(kind, pairs, "tree") for kind in ("zero", "subnormal", "the middle")]
+    for kind in ("random", "zero", "the middle", "not a number"):
+        found.append(by_value(kind, pairs, COUNTED))
+    found.append(by_noise(pairs // 20, "BLT", alone=False))
     blocks = max(pairs // 50, 5_000)
     for kind in ("random", "subnormal", "above the range", "not a number"):
         found.append(by_block(kind, blocks, 100))
@@ -284,7 +300,7 @@ def page(found: list[Finding], pairs: int, minutes: float, load: tuple[float, fl
         seen=", ".join(seen) if seen else "none",
         update=smallest("update, BLT: fixed", "update, tree: fixed"),
         noise=smallest("update, BLT: noise", "update, tree: noise"),
-        block=smallest("update_many"),
+        block=smallest("update_many of 100"),
         draw=smallest("one "),
         table=table(found),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isnan
-from operator import add
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from rillet.step import (
     read,
     release_rows,
 )
+from rillet.strategy.base import AWAY
 
 #: Noise is read ahead for this many scalar updates at a time.
 READ_AHEAD: Final = 1024
@@ -50,13 +50,13 @@ class ScalarRun:
         assert mechanism is not None and anchor is not None
         self._layout, self._key, self._begun, self._anchor = layout, key, state, anchor
         leaf = layout.leaf
-        self._contribute = leaf.contributor(grid_of(state))
+        self._contribute = leaf.contributor(grid_of(state), AWAY)
         self._units, self._offsets = state.worth[-1][1], leaf.offsets(anchor.range)
         self._corrects = bool(leaf.corrected) and anchor.corrects
         self._complete = state.complete if leaf.may_be_complete else None
         self._first_leaf = layout.leaf_of(state.t + 1)
         _, draws = draw_nodes(layout, state, self._first_leaf, count)
-        self._draws: list[list[int]] = [nodes.tolist() for nodes in draws]
+        self._draws: list[list[int]] = [(nodes - AWAY).tolist() for nodes in draws]
         leaves = np.arange(self._first_leaf, self._first_leaf + count)
         self._covariances = layout.covariances(leaves, state.worth, state.warm_up_units)
         self._known: dict[tuple[int, int], list[float]] = {}
@@ -67,15 +67,15 @@ class ScalarRun:
         self._steppers = [stepper for stepper in steppers if stepper is not None]
         assert len(self._steppers) == len(steppers)
         self._in_leaf = (state.t - layout.lag) % layout.every
-        self._exact_partial = state.exact_partial
+        self._exact_partial = tuple(units + AWAY for units in state.exact_partial)
         self._raw_counted: list[float] | None = None if state.exact_counts is None else []
-        self._nothing = (0,) * leaf.width
+        self._nothing = (AWAY,) * leaf.width
         self._missing_value = layout.missing_value
         self._done = 0
         self.room = min(count * layout.every - self._in_leaf, _last_scalar(layout, state) - state.t)
         self._last = state.t + self.room
         self.latest = state.latest
-        one = leaf.contributor_of_one(grid_of(state))
+        one = leaf.contributor_of_one(grid_of(state), AWAY)
         asked = self._missing_value, self._complete, self._raw_counted
         alone = one is not None and layout.every == 1 and asked == (None, None, None)
         #: Absorbs one observation at a time in seconds since 1970.
@@ -109,7 +109,8 @@ class ScalarRun:
         self.room -= 1
         t, layout = self._last - self.room, self._layout
         if layout.every > 1:
-            exact_units = tuple(map(add, self._exact_partial, exact_units))
+            together = zip(self._exact_partial, exact_units, strict=True)
+            exact_units = tuple(before + units - AWAY for before, units in together)
             self._in_leaf += 1
             if self._in_leaf < layout.every and t < layout.length:
                 self._exact_partial = exact_units
@@ -153,7 +154,6 @@ class ScalarRun:
             self.room = room = self.room - 1
             t = last - room
             done = t - first
-            self._done = done + 1
             total = (step(contribute(raw_value), draws[done]) - before) * unit + total_before
             if offset:
                 total += offset * (t - after)
@@ -178,7 +178,9 @@ class ScalarRun:
     def finish(self) -> StreamState:
         """The state that the block form would have reached."""
         states = [stepper.states() for stepper in self._steppers]
-        drawn, _ = draw_nodes(self._layout, self._begun, self._first_leaf, self._done)
+        t = self._last - self.room
+        done = self._layout.complete_leaves(t) - self._first_leaf + 1
+        drawn, _ = draw_nodes(self._layout, self._begun, self._first_leaf, done)
         exact_counts = self._begun.exact_counts
         if self._raw_counted and exact_counts is not None:
             raw_values, centre = np.array(self._raw_counted), self._begun.looks[0].centre
@@ -186,8 +188,8 @@ class ScalarRun:
                 counted(self._layout, raw_values), self._layout.bounds, centre
             )
         return drawn.but(
-            t=self._last - self.room,
-            exact_partial=self._exact_partial,
+            t=t,
+            exact_partial=tuple(units - AWAY for units in self._exact_partial),
             exact_counts=exact_counts,
             encoders=tuple(encoder for encoder, _ in states),
             decoders=tuple(decoder for _, decoder in states),

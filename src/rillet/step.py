@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rillet.errors import StreamEnded
 from rillet.gather.grid import LARGEST_SUM, Grid
-from rillet.layout import Layout, LookNoise, Margins, Segment, Worth, dot
+from rillet.layout import MANY_KEYS, Layout, LookNoise, Margins, Segment, Worth, dot
 from rillet.noise import LAWS, FloatArray, IntArray, LatticeNoise, Secret
 from rillet.release import NUMBERS, Column, Key, Release, Releases, Rows, renumbered
 from rillet.sane import MENDED, mend
@@ -421,7 +421,7 @@ def _levels(layout: Layout, secret: Secret, leaf: int) -> tuple[Levels, ...]:
     """Where the noise of this leaf and of those after it under the same key comes from."""
     assert layout.main is not None
     # For each of many keys, draws ahead would take much memory.
-    last = 0 if layout.keys else layout.last_under_key(leaf)
+    last = 0 if layout.keys >= MANY_KEYS else layout.last_under_key(leaf)
     return tuple(
         layout.main.levels(secret, "main", column=column, last=last)
         for column in range(layout.leaf.width)

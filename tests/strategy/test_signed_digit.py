@@ -13,7 +13,7 @@ import pytest
 from rillet.errors import ParameterError
 from rillet.noise import LAPLACE, LatticeNoise, Secret
 from rillet.privacy import Guarantee
-from rillet.strategy.base import Mechanism
+from rillet.strategy.base import AWAY, Mechanism
 from rillet.strategy.signed_digit import (
     PrefixEncoder,
     PrefixStepper,
@@ -256,7 +256,8 @@ def test_encoder_and_stepper_give_exact_prefix_sums():
     assert len(none) == 0
     assert [*first.tolist(), *second.tolist()] == list(itertools.accumulate(leaves.tolist()))
     stepper = PrefixStepper(encoder.start())
-    assert [stepper.step(leaf, 7) - 7 for leaf in leaves.tolist()] == [*first, *second]
+    stepped = [stepper.step(leaf + AWAY, 7 - AWAY) - 7 for leaf in leaves.tolist()]
+    assert stepped == [*first, *second]
     assert stepper.states()[0][0].tolist() == state[0].tolist() == [math.fsum(leaves)]
 
 

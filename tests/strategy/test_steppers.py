@@ -14,6 +14,7 @@ from rillet.strategy import (
     Strategy,
     WindowToeplitz,
 )
+from rillet.strategy.base import AWAY
 from rillet.strategy.toeplitz import encoder as encoders_of_blt
 from rillet.strategy.toeplitz.buffered import FineToeplitz
 
@@ -49,7 +50,8 @@ def test_single_steps_go_on_from_any_state_as_blocks_do(
     after = decoder.decode(decoder.start(), 1, (nodes + noise)[:absorbed])[0]
     stepper = strategy.stepper(leaves, absorbed, before, after)
     assert stepper is not None
-    left = zip(exact_leaves[absorbed:].tolist(), noise[absorbed:].tolist(), strict=True)
+    given, drawn = exact_leaves[absorbed:] + AWAY, noise[absorbed:] - AWAY
+    left = zip(given.tolist(), drawn.tolist(), strict=True)
     assert [stepper.step(*pair) for pair in left] == sums[absorbed:].tolist()
     for ours, theirs in zip(stepper.states(), (encoded, decoded), strict=True):
         for one, other in zip(ours, theirs, strict=True):

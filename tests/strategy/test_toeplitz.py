@@ -16,7 +16,7 @@ from rillet.errors import ParameterError, StreamEnded
 from rillet.noise import GAUSSIAN, LARGEST_SCALE, LatticeNoise, Secret
 from rillet.privacy import Guarantee
 from rillet.strategy import recurrence
-from rillet.strategy.base import Mechanism
+from rillet.strategy.base import AWAY, Mechanism
 from rillet.strategy.toeplitz import BufferedToeplitz, SquareRootToeplitz
 from rillet.strategy.toeplitz import encoder as blt_encoder
 from rillet.strategy.toeplitz.blt import LARGEST_LOG_LENGTH, RATES, Blt, blt_for
@@ -413,7 +413,8 @@ def test_every_form_is_the_definition(leaves, buffers, length, size, bits, monke
     stepper = strategy.stepper(
         leaves, 0, strategy.encoder(leaves).start(), strategy.decoder(leaves).start()
     )
-    assert list(map(stepper.step, values.tolist(), noise.tolist())) == decoded
+    given = (values + AWAY).tolist(), (noise - AWAY).tolist()
+    assert list(map(stepper.step, *given)) == decoded
     encoded, carried = stepper.states()
     assert same(ends[0], ends[1])
     assert same(ends[0], (*encoded, *carried))
@@ -446,7 +447,7 @@ def test_nothing_overflows_late_in_a_stream(leaves, buffers, sign, finest, monke
         ends.append(end)
     stepper = strategy.stepper(leaves, before, state, decoder.start())
     for value in values.tolist():
-        stepper.step(value, 0)
+        stepper.step(value + AWAY, -AWAY)
     assert same(ends[0], ends[1])
     assert same(ends[0], stepper.states()[0])
 
@@ -519,7 +520,7 @@ def test_single_steps_give_the_same_bits(begin):
     before = encoder.encode(encoder.start(), 1, values[:begin])[0]
     after = decoder.decode(decoder.start(), 1, (nodes + noise)[:begin])[0]
     stepper = strategy.stepper(n, begin, before, after)
-    pairs = zip(values[begin:].tolist(), noise[begin:].tolist(), strict=True)
+    pairs = zip((values[begin:] + AWAY).tolist(), (noise[begin:] - AWAY).tolist(), strict=True)
     assert [stepper.step(*pair) for pair in pairs] == sums[begin:].tolist()
     ended = stepper.states()
     assert same(ended[0], encoder_state)
@@ -639,9 +640,9 @@ def test_single_steps_end_too():
     states = strategy.encoder(3).start(), strategy.decoder(3).start()
     stepper = strategy.stepper(3, 0, *states)
     for _ in range(3):
-        stepper.step(1, 0)
+        stepper.step(1 + AWAY, -AWAY)
     with pytest.raises(StreamEnded):
-        stepper.step(1, 0)
+        stepper.step(1 + AWAY, -AWAY)
 
 
 def test_leaves_beyond_the_room_are_clipped_not_wrapped():

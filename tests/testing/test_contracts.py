@@ -12,7 +12,7 @@ from rillet.errors import ParameterError
 from rillet.noise import LAPLACE, continuous_draw
 from rillet.privacy import Cost
 from rillet.strategy import BinaryTree, DecayedIndependent, HonakerTree, Independent
-from rillet.strategy.base import Decoder, Encoder, NoiseProcess, Strategy
+from rillet.strategy.base import AWAY, Decoder, Encoder, NoiseProcess, Strategy
 from rillet.strategy.independent import IndependentDecoder, IndependentEncoder, IndependentStepper
 from rillet.strategy.tree import TreeDecoder, TreeEncoder, TreeStepper
 from rillet.testing import ContractViolation, check_strategy, check_threshold
@@ -183,7 +183,7 @@ class SlowStepper(BinaryTree):
     def stepper(self, leaves, absorbed, encoder_state, decoder_state):
         class Without(TreeStepper):
             def step(self, exact_leaf, noise):
-                return super().step(exact_leaf, noise if self._t else 0)
+                return super().step(exact_leaf, noise if self._t else -AWAY)
 
         return Without(absorbed, encoder_state, decoder_state)
 

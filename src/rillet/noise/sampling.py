@@ -39,8 +39,10 @@ SMALLEST_FAST_UNIFORM: Final = 2**20
 _SMALLEST_COMMON_UNIFORM: Final = np.uint64(2**43)
 #: Draws are made in blocks of this many: the working arrays then stay in the second-level cache.
 CHUNK: Final = 2**14
-#: So many times as many draws are made as are asked for, where more are expected soon.
+#: So many times as many draws are made as are asked for, where more are expected soon; and so many
+#: at least: what a single one takes is then told by no call.
 _AHEAD: Final = 8
+_LEAST_AHEAD: Final = 2**8
 #: Room for extra words in the refinement keystream: index · 2^20 + word number.
 _REFINE_SHIFT: Final = 20
 
@@ -219,7 +221,7 @@ class ReadAhead:
         wanted, begin = count - len(known), start + len(known)
         if not wanted:
             return known.copy()
-        ahead = min(_AHEAD * count, CHUNK, self._last + 1 - begin)
+        ahead = min(max(_AHEAD * count, _LEAST_AHEAD), CHUNK, self._last + 1 - begin)
         more = self._source.draw(begin, max(wanted, ahead))
         self._kept = begin, more
         return np.concatenate([known, more[:wanted]])

@@ -174,8 +174,8 @@ class Lattice(Protocol):
     def quantise(self, raw_values: Any) -> IntArray:
         """Clip to the range and round to 0 … steps; what is no number becomes the middle."""
 
-    def quantiser(self) -> Callable[[float], int]:
-        """What does the same with one number, on a lattice for all values."""
+    def quantiser(self, zero: int = 0) -> Callable[[float], int]:
+        """What does the same with one number, less ``zero``, on a lattice for all values."""
         raise NotImplementedError
 
     def on(self, steps: int, count: int) -> Lattice:
@@ -223,16 +223,19 @@ class Leaf(ABC):
         **Privacy.** Touches raw data; total, and a map of each observation alone.
         """
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        """The same for one observation at a time."""
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        """The same for one observation at a time, and ``away`` more in every column.
+
+        Far away from 0, Python takes the same time for all integers; it keeps small ones at hand.
+        """
 
         def of_one(raw_value: float) -> tuple[int, ...]:
-            exact_units = self.contribute(np.array([raw_value]), lattice)
+            exact_units = self.contribute(np.array([raw_value]), lattice) + away
             return tuple(exact_units.reshape(-1).tolist())
 
         return of_one
 
-    def contributor_of_one(self, lattice: Lattice) -> Callable[[float], int] | None:
+    def contributor_of_one(self, lattice: Lattice, away: int = 0) -> Callable[[float], int] | None:
         """The same as a number, where one column is the one reading; None elsewhere."""
         return None
 

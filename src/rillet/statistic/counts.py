@@ -207,9 +207,9 @@ class _Bins(Leaf):
         place[np.isnan(raw_values)] = self._of_missing
         return self._encoding.table(steps_of_all(lattice))[:, place].T
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
         inner = self._edges.inner(Range(lattice.lower, lattice.upper))
-        listed = list(map(tuple, self._encoding.table(lattice.steps).T.tolist()))
+        listed = list(map(tuple, (self._encoding.table(lattice.steps) + away).T.tolist()))
         edges, missing = inner.tolist(), listed[self._of_missing]
         return lambda raw_value: (
             missing if isnan(raw_value) else listed[bisect_left(edges, raw_value)]

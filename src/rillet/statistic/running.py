@@ -59,12 +59,12 @@ class _Values(Leaf):
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         return lattice.quantise(raw_values)
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        quantise_one = lattice.quantiser()
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        quantise_one = lattice.quantiser(-away)
         return lambda raw_value: (quantise_one(raw_value),)
 
-    def contributor_of_one(self, lattice: Lattice) -> Callable[[float], int]:
-        return lattice.quantiser()
+    def contributor_of_one(self, lattice: Lattice, away: int = 0) -> Callable[[float], int]:
+        return lattice.quantiser(-away)
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
         return ((steps,),)
@@ -98,14 +98,14 @@ class _Centred(Leaf):
             exact_units[np.isnan(raw_values), 1] = 0  # the middle is 0 already
         return exact_units
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        quantise_one, half, count = lattice.quantiser(), lattice.steps // 2, lattice.count
-        missing = self._setting.missing
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        # The middle is 0 already.
+        quantise_one = lattice.quantiser(lattice.steps // 2 - away)
+        count = lattice.count + away
+        of_missing = away if self._setting.missing else count
 
         def of_one(raw_value: float) -> tuple[int, ...]:
-            # The middle is 0 already.
-            counted = 0 if missing and isnan(raw_value) else count
-            return quantise_one(raw_value) - half, counted
+            return quantise_one(raw_value), of_missing if isnan(raw_value) else count
 
         return of_one
 
@@ -204,8 +204,8 @@ class _Count(Leaf):
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         return np.where(np.isnan(raw_values), 0, lattice.steps)
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        one, none = (lattice.steps,), (0,)
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        one, none = (lattice.steps + away,), (away,)
         return lambda raw_value: none if isnan(raw_value) else one
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
@@ -232,11 +232,12 @@ class _Above:
         exact_units = np.where(raw_values > self.limit, self.steps, 0)
         return np.where(np.isnan(raw_values), self.steps // 2, exact_units)
 
-    def quantiser(self) -> Callable[[float], int]:
-        limit, steps, half = self.limit, int(self.steps), int(self.steps // 2)
+    def quantiser(self, zero: int = 0) -> Callable[[float], int]:
+        limit, one, none = self.limit, int(self.steps) - zero, -zero
+        half = int(self.steps // 2) - zero
 
         def quantise_one(raw_value: float) -> int:
-            exact_units = steps if raw_value > limit else 0
+            exact_units = one if raw_value > limit else none
             return half if isnan(raw_value) else exact_units
 
         return quantise_one
@@ -266,8 +267,8 @@ class _Shared(Leaf):
     def contribute(self, raw_values: FloatArray, lattice: Lattice) -> IntArray:
         return self._of_mean.contribute(raw_values, self._lattice(lattice))
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        return self._of_mean.contributor(self._lattice(lattice))
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        return self._of_mean.contributor(self._lattice(lattice), away)
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:
         return self._of_mean.moves(steps)

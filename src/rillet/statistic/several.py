@@ -99,8 +99,8 @@ class _Beside(Leaf):
             column += leaf.width
         return exact_units.T
 
-    def contributor(self, lattice: Lattice) -> Callable[[float], tuple[int, ...]]:
-        each = [leaf.contributor(own) for leaf, own in self._lattices(lattice)]
+    def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
+        each = [leaf.contributor(own, away) for leaf, own in self._lattices(lattice)]
         return lambda raw_value: tuple(chain.from_iterable(one(raw_value) for one in each))
 
     def moves(self, steps: int) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,8 +175,17 @@ class NoiseProcess:
         return state, levels(0).draw(first, count)
 
 
+#: How far leaves are kept from 0 where they come one at a time: further than any of them, and in
+#: the middle of what Python's digits of 30 bits can hold, so that few leaves change more than one.
+AWAY: Final = 7 * 2**59 + 2**29
+
+
 class Stepper(ABC):
-    """Encoder and decoder for one leaf at a time, without arrays; equal to them bit for bit."""
+    """Encoder and decoder for one leaf at a time, without arrays; equal to them bit for bit.
+
+    A leaf comes with :data:`AWAY` more, and noise with as much less.  Python takes less time for
+    small integers, and least for 0, which would tell what a leaf is.
+    """
 
     @abstractmethod
     def step(self, exact_leaf: int, noise: int) -> float:

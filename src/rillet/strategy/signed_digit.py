@@ -31,6 +31,7 @@ from rillet.errors import ParameterError
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.strategy.base import (
+    AWAY,
     Decoder,
     Encoder,
     Levels,
@@ -360,13 +361,13 @@ class PrefixStepper(Stepper):
     """The running sum in plain integers."""
 
     def __init__(self, encoder_state: State) -> None:
-        self._exact_total = int(encoder_state[0][0])
+        self._exact_total = int(encoder_state[0][0]) + AWAY
 
     def step(self, exact_leaf: int, noise: int) -> int:
         """Absorb one leaf."""
-        self._exact_total += exact_leaf
-        return self._exact_total + noise
+        self._exact_total = total = self._exact_total + exact_leaf - AWAY
+        return total + noise
 
     def states(self) -> tuple[State, State]:
         """The exact total, and nothing."""
-        return (np.array([self._exact_total], np.int64),), ()
+        return (np.array([self._exact_total - AWAY], np.int64),), ()

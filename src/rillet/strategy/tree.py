@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
 from rillet.noise import FloatArray, IntArray, LawName
-from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
+from rillet.strategy.base import AWAY, Decoder, Encoder, RowsOf, State, Stepper, Strategy
 
 
 @dataclass(frozen=True)
@@ -189,35 +189,42 @@ def _level(leaf: IntArray | int, like: IntArray) -> IntArray:
     return np.broadcast_to(np.bitwise_count(lowest - 1), like.shape).astype(np.int64)[:, None]
 
 
+#: Totals are kept away from 0 by as much more than what is taken from them.
+_FURTHER: Final = 2 * AWAY
+
+
 class TreeStepper(Stepper):
     """One leaf at a time in plain integers."""
 
     def __init__(self, absorbed: int, encoder_state: State, decoder_state: State) -> None:
         self._t = absorbed
-        self._exact_total = 0
+        # Two leaves at a time: the total as it was before the last odd leaf, and that leaf.
+        self._exact_total, self._exact_odd = _FURTHER, AWAY
         # Exact total at the last multiple of 2^ℓ, relative to the total when stepping began.
-        self._exact_marks: list[int] = [-value for value in encoder_state[0].tolist()]
+        self._exact_marks: list[int] = [AWAY - value for value in encoder_state[0].tolist()]
         self._closed: list[int] = decoder_state[0].tolist()
         self._prefix = self._closed[0]
 
     def step(self, exact_leaf: int, noise: int) -> int:
         """Absorb one leaf; amortised over leaves, two list writes."""
         self._t = t = self._t + 1
-        self._exact_total = total = self._exact_total + exact_leaf
         closed = self._closed
         if t & 1:  # the node is the leaf
+            self._exact_odd = exact_leaf
             self._prefix = prefix = closed[1] + exact_leaf + noise
             return prefix
+        self._exact_total = total = self._exact_total + self._exact_odd + exact_leaf - _FURTHER
         level, marks = (t & -t).bit_length() - 1, self._exact_marks
         # t − lowbit(t) is a multiple of 2^(level+1); at the top level it is 0, whose prefix is 0.
         self._prefix = prefix = closed[level + 1] + total - marks[level] + noise
-        marks[: level + 1] = [total] * (level + 1)
+        marks[: level + 1] = [total - AWAY] * (level + 1)
         closed[: level + 1] = [prefix] * (level + 1)
         return prefix
 
     def states(self) -> tuple[State, State]:
         """Open sums and closed prefix sums, as the block form keeps them."""
-        exact_open = np.array([self._exact_total - mark for mark in self._exact_marks], np.int64)
+        total = self._exact_total - AWAY + (self._exact_odd - AWAY if self._t & 1 else 0)
+        exact_open = np.array([total - mark for mark in self._exact_marks], np.int64)
         closed = np.array(self._closed, np.int64)
         exact_open[0], closed[0] = 0, self._prefix
         return (exact_open,), (closed,)

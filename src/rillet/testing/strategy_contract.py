@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rillet.noise import IntArray
-from rillet.strategy.base import State, Strategy
+from rillet.strategy.base import AWAY, State, Strategy
 from rillet.testing.neighbours import largest_distances
 from rillet.testing.shifts import LARGE_IMPULSE, ChosenDraws, least_shift, noise_matrix, norm_of
 from rillet.testing.violation import ContractViolation
@@ -417,7 +417,7 @@ def _check_stepper(probe: _Probe, exact_leaves: IntArray, single: _Run) -> None:
         if stepper is None:
             return
         for t in range(absorbed + 1, leaves + 1):
-            prefix = stepper.step(int(exact_leaves[t - 1]), int(single.noise[t - 1]))
+            prefix = stepper.step(int(exact_leaves[t - 1]) + AWAY, int(single.noise[t - 1]) - AWAY)
             if prefix != single.prefix[t - 1]:
                 raise probe.fail("stepper equals blocks", f"another prefix sum at leaf {t}")
             end = single.states[t]

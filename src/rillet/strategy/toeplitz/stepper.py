@@ -7,7 +7,7 @@ from operator import mul
 
 import numpy as np
 
-from rillet.strategy.base import State, Stepper
+from rillet.strategy.base import AWAY, State, Stepper
 from rillet.strategy.toeplitz.blt import Blt
 from rillet.strategy.toeplitz.encoder import (
     COEFFICIENT_BITS,
@@ -73,7 +73,11 @@ class BltStepper(Stepper):
             self._limit = largest_leaf(encoder_tables(blt, small=small), leaves, bits)
         chunk, span = self._lists.chunk, self._lists.span
         chunks = absorbed // chunk % span
-        self._exact_open: list[int] = exact_open[: absorbed % chunk].tolist()
+        # What is between the leaf that is given and what is added up: it is 2^bits as fine.
+        self._away = AWAY << bits
+        self._exact_open: list[int] = [
+            leaf + self._away for leaf in exact_open[: absorbed % chunk].tolist()
+        ]
         self._exact_added = [plain(exact_added[:, i, :chunks]) for i in range(blt.buffers)]
         self._exact_buffers = plain(exact_buffers)
         self._exact_base = self._begin_chunk()
@@ -90,7 +94,7 @@ class BltStepper(Stepper):
         """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
         check_end(self._t + 1, self._leaves)
         self._t += 1
-        exact_leaf = max(-self._limit, min(exact_leaf, self._limit)) << self._bits
+        exact_leaf = max(AWAY - self._limit, min(exact_leaf, AWAY + self._limit)) << self._bits
         exact_open = self._exact_open
         index = len(exact_open)
         inside = sum(map(mul, self._lists.inside[index], exact_open))
@@ -113,9 +117,13 @@ class BltStepper(Stepper):
         return prefix
 
     def _begin_chunk(self) -> list[int]:
-        """What the buffers and the half that rounds give to each node of the chunk."""
-        lists = self._lists
-        base = [1 << (COEFFICIENT_BITS + LIMB - 1)] * lists.chunk
+        """What the buffers and the half that rounds give to each node of the chunk.
+
+        Less what all leaves have too much, so that node and noise together are right.
+        """
+        lists, whole = self._lists, COEFFICIENT_BITS + LIMB
+        half = (1 << whole - 1) + (AWAY - self._away << whole)
+        base = [half - (self._away * sum(inside) << LIMB) for inside in lists.inside]
         for i, start in enumerate(self._exact_buffers):
             added, ladder = self._exact_added[i], lists.ladder[i]
             lost = ladder[len(added)] * start + sum(map(mul, reversed(ladder[: len(added)]), added))
@@ -125,9 +133,10 @@ class BltStepper(Stepper):
 
     def _end_chunk(self) -> None:
         lists = self._lists
-        exact_sum = sum(self._exact_open)
+        exact_sum = sum(self._exact_open) - self._away * len(self._exact_open)
         for i, growth in enumerate(lists.growth):
-            lost = sum(map(mul, growth, self._exact_open)) << lists.growth_shift[i]
+            lost = sum(map(mul, growth, self._exact_open)) - self._away * sum(growth)
+            lost <<= lists.growth_shift[i]
             added = self._exact_added[i]
             added.append((exact_sum << lists.fraction_bits[i]) - lost)
             if len(added) == lists.span:
@@ -142,7 +151,7 @@ class BltStepper(Stepper):
     def states(self) -> tuple[State, State]:
         """The states of encoder and decoder."""
         exact_open = np.zeros(self._lists.chunk, np.int64)
-        exact_open[: len(self._exact_open)] = self._exact_open
+        exact_open[: len(self._exact_open)] = [leaf - self._away for leaf in self._exact_open]
         exact_added = np.zeros((2, len(self._exact_buffers), self._lists.span), np.int64)
         for i, added in enumerate(self._exact_added):
             exact_added[:, i, : len(added)] = wide(added)

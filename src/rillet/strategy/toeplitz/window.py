@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rillet.noise import FloatArray, IntArray, LawName
 from rillet.options import option
 from rillet.precision import precision
-from rillet.strategy.base import Decoder, Encoder, RowsOf, State, Stepper, Strategy
+from rillet.strategy.base import AWAY, Decoder, Encoder, RowsOf, State, Stepper, Strategy
 from rillet.strategy.toeplitz.blt import PRECISION, Blt, shipped, squared_sensitivity
 from rillet.strategy.toeplitz.buffered import BltDecoder, BltStrategy
 from rillet.strategy.toeplitz.encoder import BltEncoder, encoder_tables, largest_leaf
@@ -488,10 +488,10 @@ class WindowStepper(Stepper):
     def step(self, exact_leaf: int, noise: int) -> float:
         """Absorb one leaf and the noise of its node; return the noisy prefix sum."""
         at, before = self._at, self._at - self._window
-        exact_leaf = max(-self._largest, min(exact_leaf, self._largest))
+        exact_leaf = max(-self._largest, min(exact_leaf - AWAY, self._largest))
         exact_comb = TAPS[0] * exact_leaf + TAPS[1] * self._exact_leaf(before)
         exact_comb += TAPS[2] * self._exact_leaf(at)
-        prefix = self._blt.step(exact_comb, noise) + (
+        prefix = self._blt.step(exact_comb + AWAY, noise) + (
             self._sum(at) * 0.125 + self._sum(before) * 0.5
         )
         self._exact_past[at], self._past[at] = exact_leaf, prefix
