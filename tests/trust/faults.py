@@ -214,15 +214,19 @@ def forget_what_the_process_knows() -> None:
 @contextlib.contextmanager
 def threads_meet_in_a_step(seconds: float = 0.02) -> Iterator[None]:
     """Hold a thread inside a step until another one is there too, or for so long."""
-    exact, meeting = rillet.streams.step_parts, threading.Barrier(2)
+    meeting = threading.Barrier(2)
 
-    def held(*words: Any) -> Any:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            meeting.wait(seconds)
-        return exact(*words)
+    def held(exact: Callable[..., Any]) -> Callable[..., Any]:
+        def waits(*words: Any) -> Any:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(seconds)
+            return exact(*words)
+
+        return waits
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rillet.streams, "step_parts", held)
+        for name in ("step", "step_parts"):  # of one key that occurs, of several
+            patch.setattr(rillet.streams, name, held(getattr(rillet.streams, name)))
         yield
 
 
