@@ -13,6 +13,7 @@ import pytest
 
 from rillet import extras
 from rillet.errors import ParameterError, StreamEnded
+from rillet.extras import compiled
 from rillet.noise import GAUSSIAN, LARGEST_SCALE, LatticeNoise, Secret
 from rillet.privacy import Guarantee
 from rillet.strategy import recurrence
@@ -68,9 +69,21 @@ def force(monkeypatch, form):
     """Have blocks of any length encoded and decoded by one form."""
     if form == "compiled":
         pytest.importorskip("numba", reason="the extra fast (Numba) is not installed")
-    shortest = 1 if form == "compiled" else 2**62
-    monkeypatch.setattr(blt_encoder, "SHORTEST_COMPILED", shortest)
+    monkeypatch.setattr(blt_encoder, "SHORTEST_COMPILED", 1)
+    loaded = compiled if form == "compiled" else lambda _: None
+    monkeypatch.setattr(blt_encoder, "compiled", loaded)
     assert (blt_encoder.kernels(1) is not None) == (form == "compiled")
+
+
+def test_compiled_loops_are_loaded_for_a_long_block_or_for_many_short_ones(monkeypatch):
+    monkeypatch.setattr(blt_encoder, "compiled", lambda module: module)
+    kernels = type(blt_encoder.kernels)()
+    assert kernels(blt_encoder.SHORTEST_COMPILED - 1) is None
+    assert kernels(blt_encoder.SHORTEST_COMPILED) is not None
+    assert kernels(1) is not None  # they are there now
+    others = type(kernels)()
+    found = [others(1) is not None for _ in range(blt_encoder.ENOUGH_SHORT)]
+    assert found.index(True) == blt_encoder.ENOUGH_SHORT - 1
 
 
 # --- The fitted constants ------------------------------------------------------------------------

@@ -62,13 +62,25 @@ LARGEST_TOTAL: Final = 2**62
 #: Nodes, and buffers in their units, that the arithmetic has room for.
 LARGEST_NODE: Final = 2**63
 LARGEST_BUFFER: Final = 2**105
-#: Shorter blocks are not worth the first call of a compiled loop.
+#: A shorter block is not worth the first call of a compiled loop; so many of them are, since they
+#: have taken as long by then.
 SHORTEST_COMPILED: Final = 256
+ENOUGH_SHORT: Final = 2000
 
 
-def kernels(count: int) -> Any | None:
+class _Kernels:
     """The compiled loops for a block of ``count`` leaves, or ``None``: the numbers are the same."""
-    return compiled("rillet.strategy.toeplitz.kernels") if count >= SHORTEST_COMPILED else None
+
+    def __init__(self) -> None:
+        self._short = 0
+
+    def __call__(self, count: int) -> Any | None:
+        self._short = ENOUGH_SHORT if count >= SHORTEST_COMPILED else self._short + 1
+        enough = self._short >= ENOUGH_SHORT
+        return compiled("rillet.strategy.toeplitz.kernels") if enough else None
+
+
+kernels: Final = _Kernels()
 
 
 # --- Wide integers -------------------------------------------------------------------------------
