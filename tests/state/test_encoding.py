@@ -9,7 +9,7 @@ import pytest
 
 from helpers.streams import SECRET, awkward_values, baseline, paper, small_chunks
 from rillet import BufferedToeplitz, HonakerTree, Plan, SignedDigitTree
-from rillet.noise import LatticeNoise
+from rillet.noise import LatticeNoise, ReadAhead
 from rillet.state.encoding import decode_state, encode_state
 from rillet.step import StreamState, start, step, without_key
 
@@ -90,7 +90,9 @@ def test_state_with_its_key_would_be_found_out(monkeypatch):
     with small_chunks():
         state, _ = step(plan.layout, (), _begin(plan), np.ones(37), 7)
         assert state.levels is not None
-        noise = state.levels[0](0)
+        drawn_ahead = state.levels[0](0)
+        assert isinstance(drawn_ahead, ReadAhead)
+        noise = drawn_ahead._source
         assert isinstance(noise, LatticeNoise)
         assert noise.secret == state.secret
         assert without_key(plan.layout, state).secret != state.secret
