@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 
 from helpers.streams import SECRET, awkward_values, baseline, paper, small_chunks, state_text
 from rillet import ParameterError, Plan, Secret, StateError, Stream
-from rillet.noise import LatticeNoise
+from rillet.noise import LatticeNoise, ReadAhead
 from rillet.state.encoding import encode_state
 from rillet.state.snapshot import MAGIC, VERSION, seal_state
 
@@ -228,7 +228,9 @@ def test_nothing_drawn_before_the_last_ratchet_can_be_drawn_again():
         earlier = [own.ratchet(steps)._material for steps in range(stream.secret.epoch)]
         state = stream._state()
         assert state.levels is not None
-        noise = state.levels[0](0)
+        drawn_ahead = state.levels[0](0)
+        assert isinstance(drawn_ahead, ReadAhead)
+        noise = drawn_ahead._source
         assert isinstance(noise, LatticeNoise)
         assert noise.secret == state.secret
         assert state.secret._material not in earlier
