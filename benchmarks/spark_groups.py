@@ -27,7 +27,8 @@ from rillet.spark.group import (
     check_of,
     usual_keys_in_group,
 )
-from rillet.spark.processor import frame_of, sent
+from rillet.spark.processor import frame_of
+from rillet.spark.record import sent
 from rillet.spark.shipped import Columns, Setup
 
 START, MINUTE = 1_767_225_600_000_000, 60_000_000

@@ -383,16 +383,29 @@ class Layout:
 
     # --- what a release has ----------------------------------------------------------------------
 
-    @cached_property
-    def numbers(self) -> tuple[str, ...]:
-        """Which numbers of the record the statistic has."""
+    def _worked_out(self) -> Mapping[str, Callable[[], Any]]:
+        """How each number of the statistic is worked out, of no releases."""
         nothing = (np.empty(0),) * self.leaf.readings
         complete = np.empty(0, bool) if self.leaf.may_be_complete else None
         margin = Margin if self.has_margins else None
         none = lambda *_: np.empty(0)  # noqa: E731
         totals = Totals(np.empty(0), nothing, none, Range(0.0, 1.0), complete, margin)
+        return self.statistic.numbers(totals)
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Which numbers of the record the statistic has."""
         ends = ("noise_lower", "noise_upper") if self.sane else ()
-        return tuple(dict.fromkeys((*self.statistic.numbers(totals), *ends)))
+        return tuple(dict.fromkeys((*self._worked_out(), *ends)))
+
+    @cached_property
+    def synonyms(self) -> dict[str, str]:
+        """Numbers that the record has under another name before, and that: ``sum`` of a sum."""
+        if self.sane:  # numbers are mended by their names
+            return {}
+        first: dict[Any, str] = {}
+        same = ((name, first.setdefault(own, name)) for name, own in self._worked_out().items())
+        return {name: other for name, other in same if other != name}
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

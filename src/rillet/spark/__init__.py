@@ -16,18 +16,35 @@ from rillet.errors import MissingExtra
 
 if TYPE_CHECKING:
     from rillet.spark.query import SETTINGS, release, wall_clock
+    from rillet.spark.record import whole_records
     from rillet.spark.sinks import to_kafka, to_parquet, to_postgres
 
-__all__ = ["SETTINGS", "release", "to_kafka", "to_parquet", "to_postgres", "wall_clock"]
+_HOMES = {
+    "SETTINGS": "query",
+    "release": "query",
+    "to_kafka": "sinks",
+    "to_parquet": "sinks",
+    "to_postgres": "sinks",
+    "wall_clock": "query",
+    "whole_records": "record",
+}
+__all__ = [
+    "SETTINGS",
+    "release",
+    "to_kafka",
+    "to_parquet",
+    "to_postgres",
+    "wall_clock",
+    "whole_records",
+]
 
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is asked for: workers need few of them, and start sooner."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'rillet.spark' has no attribute '{name}'")
-    home = "rillet.spark.sinks" if name.startswith("to_") else "rillet.spark.query"
     try:
-        value = getattr(importlib.import_module(home), name)
+        value = getattr(importlib.import_module(f"rillet.spark.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "pyspark", "spark", "to run on Spark") from error
     globals()[name] = value

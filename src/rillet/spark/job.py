@@ -9,6 +9,7 @@ A further table says what only Spark knows::
     until = "2026-02-01T00:00Z"     # by the clock, over finished files: close ticks up to then
     options = {maxFilesPerTrigger = 10}
     settings = {"spark.sql.shuffle.partitions" = "8"}
+    whole = false                   # leave out what is the same in all rows
 
     [spark.source]                  # in place of the path in [source]
     format = "kafka"
@@ -39,6 +40,7 @@ from rillet.plan import Plan
 from rillet.source.file import SUFFIXES, FileOptions
 from rillet.spark.files import Folder
 from rillet.spark.query import SETTINGS, release, wall_clock
+from rillet.spark.record import whole_records
 from rillet.spark.sinks import Write, to_parquet, to_postgres
 from rillet.times import moment
 
@@ -61,6 +63,7 @@ class SparkOptions(_Table, frozen=True):
     until: str | None = None
     options: dict[str, str | int | bool] = {}
     settings: dict[str, str] = {}
+    whole: bool = True
     source: _Source | None = None
 
 
@@ -109,6 +112,8 @@ def run(path: str, secret: str) -> None:
         secret=secret,
         checkpoint=checkpoint,
     )
+    if options.whole:
+        releases = whole_records(releases)
     writer = releases.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     if options.trigger is None:
         query = writer.trigger(availableNow=True).start()

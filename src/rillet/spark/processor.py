@@ -1,4 +1,4 @@
-"""The stages that run on workers: rows to groups, groups to releases; and these as records.
+"""The stages that run on workers: rows to groups, groups to releases.
 
 **Privacy.** Touches raw data, which leave a stage sealed, or released.
 """
@@ -12,31 +12,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.stateful_processor import MapState
 
 from rillet.errors import StateError
-from rillet.layout import Layout
-from rillet.release import FIELDS, NUMBERS, Field, Releases
+from rillet.release import Field, Releases
 from rillet.source.keys import Wanted
 from rillet.source.parquet import arrow_columns, arrow_rows
 from rillet.spark.group import PROGRESS, Group, Rows, by_group
+from rillet.spark.record import sent
 from rillet.spark.shipped import Setup
-from rillet.statistic import Range
 
 #: What goes from a stage to the next.
 ON_THE_WAY: Final = "group INT, raw BINARY, until BIGINT"
-_TYPES: Final = {
-    "key": "STRING",
-    "integer": "BIGINT",
-    "time": "TIMESTAMP",
-    "number": "DOUBLE",
-    "text": "STRING",
-    "texts": "ARRAY<STRING>",
-}
-#: The record, as columns of Spark.
-RECORD: Final = ", ".join(f"{field.name} {_TYPES[field.kind]}" for field in FIELDS)
 #: The column with the time of the batch.
 NOW: Final = "rillet_now"
 #: So many rows are sealed at a time, about.
@@ -132,33 +119,6 @@ def _check_query(identity: str) -> None:
         )
 
 
-def sent(layout: Layout) -> list[Field]:
-    """The fields of a record that workers send: the others are the same for all of a plan."""
-    same = fixed(layout)
-    return [field for field in FIELDS if field.name not in same]
-
-
-def fixed(layout: Layout) -> dict[str, Any]:
-    """The fields that all records of a plan have in common; None for numbers that none has."""
-    names = layout.statistic.names
-    clipping, unknown = layout.declared_range, float("nan")
-    same: dict[str, Any] = {**dict.fromkeys(NUMBERS), **layout.common}
-    for name, number in layout.of_clipping(clipping or Range(0.0, 1.0), unknown).items():
-        if clipping is None:
-            del same[name]
-        else:
-            same[name] = None if np.isnan(number) else number
-    for name in layout.numbers:
-        same.pop(name, None)
-    return same if len(names) > 1 else {**same, "name": names[0]}
-
-
-def sent_columns(layout: Layout) -> str:
-    """The same as columns of Spark; times in microseconds."""
-    types = {**_TYPES, "time": "BIGINT"}
-    return ", ".join(f"{field.name} {types[field.kind]}" for field in sent(layout))
-
-
 def frame_of(releases: Releases, fields: list[Field]) -> pd.DataFrame:
     """Releases as a data frame that holds Arrow's columns, which nobody has to convert."""
     columns = {}
@@ -171,18 +131,3 @@ def frame_of(releases: Releases, fields: list[Field]) -> pd.DataFrame:
             column = column.cast(pa.int64())
         columns[field.name] = pd.Series(pd.arrays.ArrowExtensionArray(column.combine_chunks()))
     return pd.DataFrame(columns, copy=False)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def records(released: DataFrame, layout: Layout) -> DataFrame:
-    """Whole records of what workers sent.  **Privacy.** Post-processing."""
-    same, columns = fixed(layout), []
-    for field in FIELDS:
-        column = F.col(field.name) if field.name not in same else F.lit(_plain(same[field.name]))
-        if field.kind == "time":
-            column = F.timestamp_micros(column)
-        columns.append(column.cast(_TYPES[field.kind]).alias(field.name))
-    return released.select(*columns)

@@ -20,13 +20,8 @@ from rillet.extras import import_extra
 from rillet.plan import Plan
 from rillet.spark.checkpoint import belongs
 from rillet.spark.group import check_of, labels_of, load_secret
-from rillet.spark.processor import (
-    NOW,
-    ON_THE_WAY,
-    records,
-    sealed_rows,
-    sent_columns,
-)
+from rillet.spark.processor import NOW, ON_THE_WAY, sealed_rows
+from rillet.spark.record import records, sent_columns
 from rillet.spark.shipped import Columns, GroupProcessor, Setup
 from rillet.times import SECOND
 
@@ -61,7 +56,9 @@ def release(
     """The releases of a streaming data frame, as a streaming data frame of records.
 
     The numbers are those of :class:`rillet.Streams` and ``rillet run`` with the same secret, bit
-    for bit, however the stream is cut into batches and spread over workers.
+    for bit, however the stream is cut into batches and spread over workers.  Fields of the record
+    that are the same in all rows, or that another column has, are no columns here: the schema has
+    them, and :func:`rillet.spark.whole_records` adds them.
 
     **Privacy.** Touches raw data; the plan's promise.  A batch that Spark does again gives the same
     releases, as long as the source gives the same rows again; write them through a sink that

@@ -22,12 +22,14 @@ from rillet.release import FIELDS, NUMBERS, Releases, key_from_shown
 from rillet.sink import make_sink
 from rillet.sink.base import conflict
 from rillet.spark.files import Folder
+from rillet.spark.record import EVENT, whole_records
 
 #: What ``foreachBatch`` calls, with the records of a batch and its number.
 Write: TypeAlias = Callable[[DataFrame, int], None]
-_EVENT: Final = ["key", "t", "name"]
-#: All that must be the same when a record comes again.
-_SAME: Final = [field.name for field in FIELDS if field.name not in ("at", *_EVENT)]
+#: Numbers that are seldom the same in two rows: a dictionary of them is made in vain.
+_PLAIN: Final = {
+    f"parquet.enable.dictionary#{name}": "false" for name in ("value", "sum", "mean", "count")
+}
 
 
 def to_parquet(path: str) -> Write:
@@ -36,13 +38,17 @@ def to_parquet(path: str) -> Write:
     **Delivery.** A batch is written under a name that readers pass over and renamed, so that they
     see all of it or nothing, where renaming a folder is one step (local disks, HDFS).  What is
     there already is compared and left as it is.
+
+    The files have the columns of the data frame, and its schema has the other fields of the record:
+    ``whole_records(spark.read.parquet(path))`` are whole records, and so is what
+    ``whole_records(releases)`` writes.
     """
 
     def write(batch: DataFrame, number: int) -> None:
         # One action: a second one on the batch would have the streams advance again.
         folder = Folder(batch.sparkSession, path)
         name, unfinished = f"batch={number:012d}", f"_unfinished-{number:012d}"
-        batch.write.mode("overwrite").parquet(f"{path}/{unfinished}")
+        batch.write.mode("overwrite").options(**_PLAIN).parquet(f"{path}/{unfinished}")
         later = [known for known in folder.names() if known.startswith("batch=") and known >= name]
         if not later:
             folder.rename(unfinished, name)
@@ -57,13 +63,15 @@ def to_parquet(path: str) -> Write:
 
 def _compare(name: str, new: DataFrame, stored: DataFrame) -> None:
     """Refuse records other than those that are there."""
-    stored = stored.select(
-        *_EVENT, F.struct(*_SAME).alias("stored"), F.lit(True).alias("is_stored")
+    # All that must be the same when a record comes again; both have it, narrow or whole.
+    fields = [field.name for field in FIELDS if field.name not in ("at", *EVENT)]
+    stored = whole_records(stored).select(
+        *EVENT, F.struct(*fields).alias("stored"), F.lit(True).alias("is_stored")
     )
-    new = new.select(*_EVENT, F.struct(*_SAME).alias("new"))
-    together = new.join(stored, _EVENT, "left")
+    new = whole_records(new).select(*EVENT, F.struct(*fields).alias("new"))
+    together = new.join(stored, list(EVENT), "left")
     same = F.col("new").eqNullSafe(F.col("stored"))
-    other = together.where(~same).select(*_EVENT, "is_stored").first()
+    other = together.where(~same).select(*EVENT, "is_stored").first()
     if other is None:
         return
     if other["is_stored"]:
@@ -84,7 +92,7 @@ def to_postgres(**options: Any) -> Write:
     make_sink(table)  # whatever is wrong is found here
 
     def write(batch: DataFrame, _: int) -> None:
-        batch.mapInArrow(_delivers(table), "records BIGINT").collect()
+        whole_records(batch).mapInArrow(_delivers(table), "records BIGINT").collect()
 
     return write
 
@@ -120,8 +128,9 @@ def releases_of(table: pa.Table) -> Releases:
 
 
 def to_kafka(topic: str, **options: str) -> Write:
-    """A topic of Kafka: JSON by (key, t, name).  Not tested: there was no broker to test it with.
+    """A topic of Kafka: whole records as JSON, by (key, t, name).
 
+    Not tested: there was no broker to test it with.
     ``options`` are those of Spark's own sink, such as ``bootstrap_servers`` (written with points:
     ``**{"kafka.bootstrap.servers": …}``); Spark needs its package ``spark-sql-kafka``.
 
@@ -130,8 +139,10 @@ def to_kafka(topic: str, **options: str) -> Write:
     """
 
     def write(batch: DataFrame, _: int) -> None:
-        key = F.to_json(F.array(*(F.col(name).cast("string") for name in _EVENT)))
-        message = batch.select(key.alias("key"), F.to_json(F.struct("*")).alias("value"))
+        key = F.to_json(F.array(*(F.col(name).cast("string") for name in EVENT)))
+        message = whole_records(batch).select(
+            key.alias("key"), F.to_json(F.struct("*")).alias("value")
+        )
         message.write.format("kafka").option("topic", topic).options(**options).save()
 
     return write
