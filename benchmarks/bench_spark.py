@@ -1,14 +1,16 @@
 """What privacy costs on Spark: rillet beside running sums in the same kind of processor.
 
-    python benchmarks/bench_spark.py [--keys 100000] [--each 10] [--batches 5] [--by-count]
+    python benchmarks/bench_spark.py [--rounds 4] [--only by-count | by-clock] [--whole]
 
-As a program it measures a job of a given size: throughput, bytes of state for a key, and what the
-checkpoint takes.
+As a program it runs both jobs in turns, by the clock and by count, and prints a line for each run:
+seconds, seconds of a core of all processes, and bytes; behind them rillet's share of the throughput
+of running sums, from the least of each without the first round, in which Java warms up.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -70,7 +72,9 @@ class Job:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="rillet-spark-"))
+    folder = tempfile.mkdtemp(prefix="rillet-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @cache
@@ -89,6 +93,7 @@ def session(cores: int = CORES) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "3g",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(cores),
     }
     builder: Any = SparkSession.builder
@@ -171,9 +176,9 @@ def _run(releases: Any, name: str, job: Job) -> Path:
     return folder
 
 
-def rillet_job(job: Job) -> Path:
-    """Through streams."""
-    from rillet.spark import release
+def rillet_job(job: Job, *, whole: bool = False) -> Path:
+    """Through streams; to whole records, or to what differs between them."""
+    from rillet.spark import release, whole_records
 
     secret = _folder() / "secret"
     if not secret.exists():
@@ -190,7 +195,7 @@ def rillet_job(job: Job) -> Path:
         checkpoint=checkpoint,
         **order,
     )
-    return _run(found, "rillet", job)
+    return _run(whole_records(found) if whole else found, "rillet", job)
 
 
 def plain_job(job: Job) -> Path:
@@ -232,14 +237,18 @@ def _comparison(job: Job, title: str) -> Comparison:
     )
 
 
+#: A thousand keys with a thousand observations each; a hundred thousand meters, minute by minute.
+JOBS = {"by-clock": Job(100_000, 10, 5, True), "by-count": Job(1_000, 1_000, 4)}
+
+
 def bench_by_count() -> Comparison:
     """A thousand keys with a thousand observations each."""
-    return _comparison(Job(1_000, 1_000, 4), "1,000,000 observations of 1,000 keys")
+    return _comparison(JOBS["by-count"], "1,000,000 observations of 1,000 keys")
 
 
 def bench_by_clock() -> Comparison:
     """A hundred thousand meters, minute after minute."""
-    return _comparison(Job(100_000, 10, 5, True), "100,000 keys, 10 ticks of a minute")
+    return _comparison(JOBS["by-clock"], "100,000 keys, 10 ticks of a minute")
 
 
 def _processor() -> float:
@@ -266,36 +275,48 @@ def _bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def main() -> None:
-    """Measure one job, and print what was found."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--each", type=int, default=10, help="observations, or ticks, of each")
-    parser.add_argument("--batches", type=int, default=5)
-    parser.add_argument("--by-count", action="store_true")
-    parser.add_argument("--rounds", type=int, default=2)
-    given = parser.parse_args()
-    job = Job(given.keys, given.each, given.batches, not given.by_count)
+def measure(name: str, rounds: int, *, whole: bool) -> None:
+    """Both jobs of a cadence in turns: a line for each run, and rillet's share."""
+    job = JOBS[name]
     _input(job)
-    for number in range(given.rounds):
-        for name, run in (("plain", plain_job), ("rillet", rillet_job)):
-            _fresh(name)()
+    least: dict[str, dict[str, float]] = {}
+    for number in range(rounds):
+        for own in ("running sums", "rillet"):
+            _fresh("plain" if own == "running sums" else "rillet")()
             begun, used = time.perf_counter(), _processor()
-            folder = run(job)
+            folder = plain_job(job) if own == "running sums" else rillet_job(job, whole=whole)
             seconds, used = time.perf_counter() - begun, _processor() - used
-            found = {
+            found = {"seconds": round(seconds, 2), "seconds of a core": round(used, 2)}
+            if number > 0:
+                known = least.setdefault(own, found)
+                least[own] = {one: min(known[one], found[one]) for one in found}
+            line = {
+                "job": f"{own}, {name}",
                 "round": number,
-                "job": name,
-                "seconds": round(seconds, 2),
+                **found,
                 "seconds of each batch": _seconds[: job.batches],
-                "seconds of a core": round(used, 2),
                 "records a second": round(job.records / seconds),
-                "records a second of a core": round(job.records / used),
                 "checkpoint, bytes": _bytes(folder / "checkpoint"),
                 "state, bytes": _bytes(folder / "checkpoint" / "state"),
                 "out, bytes": _bytes(folder / "out"),
             }
-            print(json.dumps(found), flush=True)
+            print(json.dumps(line), flush=True)
+    if rounds > 1:
+        plain, rillets = least["running sums"], least["rillet"]
+        shares = {f"share by {one}": f"{plain[one] / rillets[one]:.0%}" for one in plain}
+        line = {"job": name, "rillet": rillets, "running sums": plain, **shares}
+        print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    """Measure jobs by the clock and by count, and print what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=4, help="the first warms up")
+    parser.add_argument("--only", choices=list(JOBS))
+    parser.add_argument("--whole", action="store_true", help="rillet writes whole records")
+    given = parser.parse_args()
+    for name in [given.only] if given.only else JOBS:
+        measure(name, given.rounds, whole=given.whole)
 
 
 if __name__ == "__main__":

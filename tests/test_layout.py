@@ -198,3 +198,24 @@ def test_the_forecast_follows_the_segments_of_a_stream(delta):
     expected = layout.expected_noise(found.t, Range(0.0, 25.0))
     for name in ("noise_std", "sum_noise_std", "mean_noise_std"):
         assert expected[name] == pytest.approx(getattr(found, name), rel=1e-9)
+
+
+@pytest.mark.parametrize("statistic", [Sum(), Mean(), Count()])
+@pytest.mark.parametrize(
+    "options", [{"length": 20}, {"length": "20h", "every": "1h", "start": 0.0}]
+)
+def test_synonyms_are_the_same_number(statistic, options):
+    given = {"statistic": statistic, "threshold": FixedThreshold(), "keys": ["a", "b"], **options}
+    plan = Plan(epsilon=1.0, delta=1e-6, upper=10.0, **given)
+    values, key_of = np.random.default_rng(1).exponential(2.0, 40), np.tile([0, 1], 20)
+    streams = plan.open_many(secret=Secret.for_tests(1))
+    if plan.clock is None:
+        releases = streams.absorb(values, key_of)
+    else:
+        releases = streams.absorb_ticks(values, key_of, np.repeat(np.arange(1, 21), 2), 20)
+    name = statistic.names[0]
+    assert len(releases) == 40
+    assert plan.layout.synonyms == {name: "value", f"{name}_noise_std": "noise_std"}
+    for own, other in plan.layout.synonyms.items():
+        assert releases.rows(own).tobytes() == releases.rows(other).tobytes()
+    assert not Plan(epsilon=1.0, delta=1e-6, upper=10.0, sane=True, **given).layout.synonyms

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import base64
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -151,8 +152,23 @@ def records(folder: Path) -> pa.Table:
     """What a sink for Parquet wrote, as :func:`sorted_records`."""
     files = sorted(folder.glob("batch=*/*.parquet"))
     return sorted_records(
-        pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        pa.concat_tables([_whole(pq.read_table(file, partitioning=None)) for file in files])
     )
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """With the fields that the schema of a file has: read without Spark."""
+    fields = json.loads(table.schema.metadata[b"org.apache.spark.sql.parquet.row.metadata"])
+    (value,) = (field for field in fields["fields"] if field["name"] == "value")
+    known = json.loads(value["metadata"].get("rillet", '{"same": {}, "synonyms": {}}'))
+    for name, other in known["synonyms"].items():
+        table = table.append_column(name, table[other])
+    for name, same in known["same"].items():
+        kind = pa.list_(pa.string()) if isinstance(same, list) else None
+        if name in NUMBERS:
+            kind = pa.float64()
+        table = table.append_column(name, pa.array([same] * len(table), kind))
+    return table
 
 
 def sorted_records(found: Releases | pa.Table) -> pa.Table:

@@ -135,6 +135,8 @@ def test_the_same_releases_as_in_one_process(name: str, spark: Any, tmp_path: Pa
 
 
 def test_the_same_releases_as_rillet_run_and_the_secret_nowhere(spark: Any, tmp_path: Path) -> None:
+    from rillet.spark import whole_records
+
     (tmp_path / "spark").mkdir()
     world, _ = by_count(tmp_path / "spark", 300, 4, **FIXED)
     own = rillet.Secret.generate()
@@ -154,7 +156,11 @@ def test_the_same_releases_as_rillet_run_and_the_secret_nowhere(spark: Any, tmp_
     forget_uses()
     world.run(spark)
     files = sorted((tmp_path / "releases").glob("*.parquet"))
-    assert records(world.out) == sorted_records(pa.concat_tables(map(pq.read_table, files)))
+    expected = sorted_records(pa.concat_tables(map(pq.read_table, files)))
+    assert records(world.out) == expected
+    written = spark.read.parquet(str(world.out))
+    assert not {"mean", "noise_law", "clip_upper"} & set(written.columns)
+    assert sorted_records(whole_records(written).toArrow()) == expected
     assert world.secret.with_name("other.uses").exists()
     check_nowhere(world, own, spark)
 

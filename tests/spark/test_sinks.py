@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
+import pyarrow.compute as pc
 import pytest
 
 import rillet
 from helpers.spark import records, sorted_records
-from rillet.errors import OutputError
+from rillet.errors import OutputError, ParameterError
 from rillet.release import Releases
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]
@@ -26,7 +28,7 @@ def releases(seed: int = 1, **options: Any) -> Releases:
 
 
 def frame(spark: Any, found: Releases) -> Any:
-    from rillet.spark.processor import RECORD
+    from rillet.spark.record import RECORD
 
     table = found.to_arrow()
     return spark.createDataFrame(table.to_pylist(), RECORD)
@@ -45,6 +47,44 @@ def test_a_folder_of_parquet_keeps_a_batch_once(spark: Any, tmp_path: Path) -> N
     with pytest.raises(OutputError, match="restored from a backup"):
         write(frame(spark, found[:8]), 5)
     assert records(tmp_path) == sorted_records(found)
+
+
+def test_fields_that_the_schema_has_are_compared_and_delivered(
+    spark: Any, database: Any, tmp_path: Path
+) -> None:
+    from rillet.spark import to_parquet, to_postgres, whole_records
+    from rillet.spark.record import METADATA
+
+    found = releases()
+    same = {name: found.common[name] for name in ("noise_law", "post_processing")}
+    left_out = {"same": same, "synonyms": {"mean": "value"}}
+    whole = frame(spark, found)
+    narrow = whole.drop(*left_out["same"], *left_out["synonyms"])
+    with pytest.raises(ParameterError, match="with its column value"):
+        whole_records(narrow)
+    narrow = narrow.withMetadata("value", {METADATA: json.dumps(left_out)})
+    assert whole_records(narrow).dtypes == whole.dtypes
+    write = to_parquet(str(tmp_path))
+    for batch in (narrow, narrow, whole):
+        write(batch, 1)
+    assert "noise_law" not in spark.read.parquet(str(tmp_path)).columns
+    assert records(tmp_path) == sorted_records(found)
+    read = whole_records(spark.read.parquet(str(tmp_path)))
+    assert sorted_records(read.toArrow()) == sorted_records(found)
+    left_out = {**left_out, "same": {**same, "noise_law": "another"}}
+    other = narrow.withMetadata("value", {METADATA: json.dumps(left_out)})
+    with pytest.raises(OutputError, match="a published value is never replaced"):
+        write(other, 1)
+    to_postgres(dsn=database.dsn(), table="narrow")(narrow, 1)
+    with psycopg.connect(database.dsn()) as connection:
+        rows = connection.execute(
+            "SELECT t, mean, noise_law FROM narrow WHERE key = 'a'"
+        ).fetchall()
+    own = found.to_arrow().filter(pc.field("key") == "a")
+    assert sorted(rows) == [
+        (t, mean, same["noise_law"])
+        for t, mean in zip(own["t"].to_pylist(), own["mean"].to_pylist(), strict=True)
+    ]
 
 
 def test_a_table_of_postgresql_keeps_a_batch_once(spark: Any, database: Any) -> None:

@@ -28,7 +28,8 @@ from rillet.spark.record import EVENT, whole_records
 Write: TypeAlias = Callable[[DataFrame, int], None]
 #: Numbers that are seldom the same in two rows: a dictionary of them is made in vain.
 _PLAIN: Final = {
-    f"parquet.enable.dictionary#{name}": "false" for name in ("value", "sum", "mean", "count")
+    f"parquet.enable.dictionary#{name}": "false"
+    for name in ("value", "sum", "mean", "mean_noise_std", "count")
 }
 
 
