@@ -103,7 +103,7 @@ def absorbed(
         if number not in sealed and until is None:
             continue
         kept = parts.setdefault(number, {})
-        group = own.take(number, kept.get("progress")) if at_hand else None
+        group = own.take(number, kept.get("progress"), kept.__getitem__) if at_hand else None
         group = group or Group(own, number, kept)
         found += list(group.absorb(sealed.get(number, []), until))
         for name, content in group.changed():
@@ -167,7 +167,8 @@ def test_groups_of_another_time_are_not_at_hand(tmp_path: Path) -> None:
     absorbed(own, parts, rows, until)
     before = {group: dict(content) for group, content in parts.items()}
     once = absorbed(own, parts, more, later, at_hand=True)
-    assert own.take(0, before[0]["progress"]) is None  # nobody may go on from a later time
+    # Nobody may go on from a later time.
+    assert own.take(0, before[0]["progress"], before[0].__getitem__) is None
     absorbed(own, {}, rows, until)
     again = absorbed(own, before, more, later, at_hand=True)
     assert once and sorted_records(joined(once)) == sorted_records(joined(again))
@@ -175,11 +176,17 @@ def test_groups_of_another_time_are_not_at_hand(tmp_path: Path) -> None:
     assert own.take(1, before[1]["progress"]) is None  # it was taken
 
 
-def test_what_happened_is_kept_until_the_page_is_written_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [(0,), (0, 1, 1, 0, 1)], ids=["one process", "in turns"])
+def test_what_happened_is_kept_until_the_page_is_written_anew(
+    turns: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {**CLOCK, **FIXED, "length": "20000h"}  # long: noise that later leaves do not need
     plan, parts, sizes = rillet.Plan(keys=range(70), **options), {}, []
     own, clock = opened(tmp_path, plan, 70), plan.clock
     assert clock is not None
+    processes, loads = (own, Opened(plan, SECRET, own.setup)), []
+    load = Group._load
+    monkeypatch.setattr(Group, "_load", lambda *given: loads.append(1) or load(*given))
     rng, streams = np.random.default_rng(3), plan.open_many(secret=SECRET)
     for number in range(60):  # two batches to a tick
         tick = number // 2
@@ -188,13 +195,16 @@ def test_what_happened_is_kept_until_the_page_is_written_anew(tmp_path: Path) ->
         until = clock.start + (tick + 1) * HOUR if number % 2 else None
         last = tick + number % 2
         expected = streams.absorb_ticks(rows.raw_values, rows.key_of, clock.tick_of(at), last)
-        found = absorbed(own, parts, rows, until)
+        process = processes[turns[number % len(turns)]]
+        found = absorbed(process, parts, rows, until, at_hand=len(turns) > 1)
         if found:
             assert sorted_records(joined(found)) == sorted_records(expected)
         sizes.append(len(parts[0]))
     # Common, learned, progress, and changes after changes; then a page in their place.
     assert sizes[:16] == list(range(4, 20)) and max(sizes) == 20
     assert sizes[16] == 4 and "page 0" in parts[0]
+    # One that was not the last reads what happened since, and all of it where the page is new.
+    assert len(loads) == 59 if len(turns) == 1 else 2 <= len(loads) <= 4
 
 
 def test_rows_that_were_absorbed_are_left_out(tmp_path: Path) -> None:

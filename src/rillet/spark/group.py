@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -64,6 +64,10 @@ PROGRESS: Final = "progress"
 _32: Final = 2**32 - 1
 #: Bytes of the tag with which a sealed content ends.
 _TAG: Final = 16
+#: Parts of a fleet that are written with every batch.
+_COMMON: Final = ("common", "learned")
+#: Gives a part by its name.
+Read: TypeAlias = Callable[[str], bytes]
 
 
 @lru_cache(maxsize=4)
@@ -192,13 +196,17 @@ class Opened:
             self._trees[number] = Tree(self.keys[first : first + self.setup.keys_in_group])
         return self._trees[number]
 
-    def take(self, number: int, progress: bytes | None) -> Group | None:
-        """A group from the batch before, if it is what was kept: with this sealed progress.
+    def take(self, number: int, progress: bytes | None, read: Read | None = None) -> Group | None:
+        """A group from a batch before, if it is what was kept: with this sealed progress.
 
-        It is gone from here then: who fails with it half done reads it anew.
+        With ``read``, which gives a sealed part, it does what other processes did to it since.  It
+        is gone from here then: who fails with it half done reads it anew.
         """
         group = self._at_hand.pop(number, None)
-        return group if group is not None and group.progress == progress else None
+        if group is None or group.progress == progress:
+            return group
+        caught_up = progress is not None and read is not None and group.catch_up(progress, read)
+        return group if caught_up else None
 
     def keep(self, number: int, group: Group) -> None:
         """Have a group at hand, whose parts were all written."""
@@ -434,18 +442,48 @@ class Group:
                 change = Change(0, fleet.closed.get(number, []), page.exact_partial, numbers)
                 yield f"change {number} {self._changes}", change.to_bytes()
 
-    def _load(self, parts: Mapping[str, bytes]) -> None:
-        opened, store = self._opened, self._store
-        if PROGRESS not in parts:
-            raise self._mixed()
-        progress = opened.unseal(parts[PROGRESS], PROGRESS, self._number)
-        version, *rest = unpack(progress)
+    def _unsealed(self, sealed: bytes) -> tuple[int, int, tuple[int, int], dict[str, str]]:
+        """The progress: ticks, observations, both since pages were written, the tags of parts."""
+        version, *rest = unpack(self._opened.unseal(sealed, PROGRESS, self._number))
         if version != VERSION:
             raise StateError(
                 f"checkpoint: expected groups of version {VERSION}, found {version}; go on with "
                 "the release of rillet that began it"
             )
-        ticks, observations, (self._ticks, self._changes), self._tags = rest
+        ticks, observations, since, tags = rest
+        return ticks, observations, since, tags
+
+    def catch_up(self, progress: bytes, read: Read) -> bool:
+        """Do what other processes did since, if they only went on from here; whether they did.
+
+        That is so if all that this group was made of is still kept.  What was learned is not
+        repeated here.
+        """
+        fleet, changes = self._store.fleet, self._changes
+        if fleet is None or fleet.layout.declared_range is None:
+            return False
+        ticks, observations, since, tags = self._unsealed(progress)
+        if any(tags.get(name) != tag for name, tag in self._tags.items() if name not in _COMMON):
+            return False
+
+        def unsealed(name: str) -> bytes:
+            sealed = read(name)
+            if sealed[-_TAG:].hex() != tags.get(name):
+                raise self._mixed()
+            self._sizes[name] = len(sealed)
+            return self._opened.unseal(sealed, name, self._number)
+
+        (self._ticks, self._changes), self._tags, self.progress = since, tags, progress
+        self._load_fleet(fleet, unsealed, changes)
+        self._store.go_on(Progress(observations=observations, ticks=ticks), {})
+        return True
+
+    def _load(self, parts: Mapping[str, bytes]) -> None:
+        opened, store = self._opened, self._store
+        if PROGRESS not in parts:
+            raise self._mixed()
+        ticks, observations, since, self._tags = self._unsealed(parts[PROGRESS])
+        self._ticks, self._changes = since
         found = {name: sealed[-_TAG:].hex() for name, sealed in parts.items() if name != PROGRESS}
         if found != self._tags:
             raise self._mixed()
@@ -465,22 +503,23 @@ class Group:
                 kept[int(name.removeprefix("key "))] = Kept(state, sequence)
         store.go_on(Progress(observations=observations, ticks=ticks), kept)
 
-    def _load_fleet(self, fleet: Fleet, read: Any) -> None:
+    def _load_fleet(self, fleet: Fleet, read: Read, known: int | None = None) -> None:
+        """From its parts; ``known``: it is at so many changes since its pages were written."""
         layout, common = fleet.layout, decode_common(read("common"), read("learned"))
         fleet.common = common
         for number, begun in enumerate(fleet.pages):
             page, own = begun, slice(begun.first, begun.first + len(begun))
-            if f"page {number}" in self._tags:
+            if known is None and f"page {number}" in self._tags:
                 content = read(f"page {number}")
                 page, fleet.sequence[own] = decode_page(layout, content, common.found)
                 fleet.pages[number] = page
-            for count in range(1, self._changes + 1):
+            for count in range((known or 0) + 1, self._changes + 1):
                 change = Change.from_bytes(read(f"change {number} {count}"))
                 repeat(layout, page, change, common.found, {})
                 if change.sequence is not None:
                     fleet.sequence[own] = change.sequence
 
-    def _load_crowd(self, crowd: Crowd, read: Any) -> None:
+    def _load_crowd(self, crowd: Crowd, read: Read) -> None:
         if "crowd" in self._tags:
             for part, was in zip(crowd.arrays(slice(None)), unpack(read("crowd")), strict=True):
                 part[...] = was

@@ -92,8 +92,12 @@ def advanced(setup: Setup, label: int, rows: Iterator[Any], kept: MapState) -> I
         if len(reached):
             until = max(int(reached.max()), -(2**62) if until is None else until)
     number = opened.number_of[label]
-    progress = kept.getValue((PROGRESS,))
-    group = opened.take(number, None if progress is None else bytes(progress[0]))
+
+    def read(name: str) -> bytes:
+        found = kept.getValue((name,))
+        return b"" if found is None else bytes(found[0])
+
+    group = opened.take(number, read(PROGRESS) or None, read)
     if group is None:
         parts = {name: bytes(content) for (name,), (content,) in kept.iterator()}
         group = Group(opened, number, parts)
