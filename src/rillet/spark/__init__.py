@@ -19,15 +19,6 @@ if TYPE_CHECKING:
     from rillet.spark.record import whole_records
     from rillet.spark.sinks import to_kafka, to_parquet, to_postgres
 
-_HOMES = {
-    "SETTINGS": "query",
-    "release": "query",
-    "to_kafka": "sinks",
-    "to_parquet": "sinks",
-    "to_postgres": "sinks",
-    "wall_clock": "query",
-    "whole_records": "record",
-}
 __all__ = [
     "SETTINGS",
     "release",
@@ -41,10 +32,11 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is asked for: workers need few of them, and start sooner."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'rillet.spark' has no attribute '{name}'")
+    home = "sinks" if name.startswith("to_") else "record" if name == "whole_records" else "query"
     try:
-        value = getattr(importlib.import_module(f"rillet.spark.{_HOMES[name]}"), name)
+        value = getattr(importlib.import_module(f"rillet.spark.{home}"), name)
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "pyspark", "spark", "to run on Spark") from error
     globals()[name] = value
