@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from rillet.threshold.base import Outlook
 from rillet.threshold.tail_model import (
     _LEFT_OUT,
     Counts,
@@ -18,6 +19,7 @@ from rillet.threshold.tail_model import (
 )
 
 N, SCALE = 20_000, 0.01
+OUTLOOK = Outlook(length=N, after=N, until=N, noise_per_unit=15.0)
 
 
 def counts_of(values, noise: float, random) -> Counts:
@@ -43,7 +45,7 @@ def test_ends_of_a_mixture_leave_out_what_they_say():
 def test_moments_beyond_an_end_are_those_of_the_tail(part):
     """Of exponential values E (x − e)⁺ is θ·P(x > e), and E ((x − e)⁺)² is 2θ²·P(x > e)."""
     random = np.random.default_rng(2)
-    tail = fit_tail([counts_of(random.exponential(SCALE, 10 * N), 0.5, random)], 1.0)
+    tail = fit_tail([counts_of(random.exponential(SCALE, 10 * N), 0.5, random)], 1.0, OUTLOOK)
     end, beyond = part * SCALE, np.exp(-part)
     estimate = tail.mean_clipped(end)
     assert estimate == pytest.approx(SCALE * beyond, rel=0.3)
@@ -61,14 +63,55 @@ def test_a_fitted_margin_holds_what_was_clipped(sigma):
         values = np.minimum(SCALE / 10 * random.lognormal(1.0, sigma, N), 1.0)
         end = float(np.quantile(values, 0.995))
         look = counts_of(values, 15.0, random)
-        careful, tail = (fit_tail([look], 1.0, alarm) for alarm in (1e-4, 1e-2))
-        mass, margin = removed_mass([look], [end], 1.0, careful, tail)
+        mass, margin = removed_mass([look], [end], 1.0, fit_tail([look], 1.0, OUTLOOK), OUTLOOK)
         truth = float(np.maximum(values - end, 0.0).sum())
         below, above = margin.of(1)  # of the whole mass: its variance is that of all values
         held += mass - below <= truth <= mass + above
         widest = max(widest, above / truth)
     assert held >= 51  # 95 % of 60 are 57
     assert widest < 100
+
+
+@pytest.mark.parametrize("index", [1.5, 2.5])
+def test_of_a_power_law_more_is_added_back_than_light_tails_explain(index):
+    """Those no heavier than exponential explain an eighth; too much would be dear for others."""
+    random = np.random.default_rng(5)
+    found, truth = 0.0, 0.0
+    for _ in range(20):
+        values = np.minimum(SCALE / 10 * (1 + random.pareto(index, N)), 1.0)
+        end = float(np.quantile(values, 0.995))
+        look = counts_of(values, 15.0, random)
+        found += removed_mass([look], [end], 1.0, fit_tail([look], 1.0, OUTLOOK), OUTLOOK)[0]
+        truth += float(np.maximum(values - end, 0.0).sum())
+    assert 0.25 < found / truth < 1.0
+
+
+def test_between_knots_a_mean_excess_is_convex():
+    """A narrow group between two knots: what is clipped from it follows from the knots beside."""
+    random = np.random.default_rng(6)
+    places = knots(1.0)
+    low, high = places[-7], places[-6]
+    group = low + 0.75 * (high - low)
+    values = np.concatenate((random.exponential(SCALE, N), np.full(200, group)))
+    tail = fit_tail([counts_of(values, 0.5, random)], 1.0, OUTLOOK)
+    end = low + 0.4 * (high - low)
+    assert tail.mean_clipped(end) * len(values) == pytest.approx(200 * (group - end), rel=0.1)
+
+
+def test_a_look_speaks_for_itself_as_far_as_its_counts_tell():
+    """Two segments whose tails differ: what is added back to each follows its own counts."""
+    random = np.random.default_rng(7)
+    end, found, truth = 5 * SCALE, [], []
+    for _ in range(20):
+        parts = [random.exponential(scale * SCALE, N) for scale in (1.0, 1.15)]
+        looks = [counts_of(part, 3.0, random) for part in parts]
+        together = fit_tail(looks, 1.0, OUTLOOK)
+        pooled = [N * together.mean_clipped(end)] * 2
+        mass, _ = removed_mass(looks[:1] * 2, [end, 1.0], 1.0, together, OUTLOOK)
+        found.append(mass - N * together.mean_clipped(1.0))
+        truth.append((float(np.maximum(parts[0] - end, 0.0).sum()), pooled[0]))
+    own, together_says = np.mean(truth, axis=0)
+    assert abs(np.mean(found) - own) < 0.5 * abs(together_says - own)
 
 
 def test_counts_up_to_the_bound_hold_any_second_group():

@@ -36,7 +36,7 @@ from rillet.threshold.centre import (
     side_widths,
 )
 from rillet.threshold.tail_model import (
-    CAUTIOUS_ALARM,
+    FALSE_ALARM,
     Counts,
     Tail,
     choose_end,
@@ -89,7 +89,7 @@ class TailHistogram(Threshold):
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     hides_count: ClassVar[bool] = True
 
     @property
@@ -228,7 +228,7 @@ class TailHistogram(Threshold):
         centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
         values = 1.0 if centre is None else 0.5
-        tails = [fit_tail(side.counts, side.width, share=values) for side in sides]
+        tails = [fit_tail(side.counts, side.width, outlook, values) for side in sides]
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:
@@ -245,19 +245,20 @@ class TailHistogram(Threshold):
         for side, tail in zip(sides, tails, strict=True):
             kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
             last = side.end_of(learned)
-            careful = fit_tail(side.counts, side.width, CAUTIOUS_ALARM)
-            each = careful.mean_clipped(last)
+            each = tail.mean_clipped(last)
             margin_each = tail.margin(last, each)
             if not outlook.assumes:
                 margin_each = counted_rate_margin(side.released, last, side.width, each)
             if not outlook.forgets:
-                mass, margin = removed_mass(side.counts, kept_ends, side.width, careful, tail)
+                mass, margin = removed_mass(
+                    side.counts, kept_ends, side.width, tail, outlook, values
+                )
                 if not outlook.assumes:
                     margin = counted_margin(side.released, kept_ends, side.width, mass)
                 removed += side.sign * mass
                 margins.append(margin)
             removed_each += side.sign * each
-            share += careful.clipped_share(last)
+            share += tail.clipped_share(last)
             margins_each.append(margin_each)
         observations = sum(max(1, look.observations) for look in looks)
         return Finding(
@@ -313,7 +314,7 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     beside = [pool([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)]
     at_centre = pool(upper)
     filled = [holds_data(side, at_centre.rates[0]) for side in beside]
-    if any(filled) or at_centre.rates[0] > at_centre.exceedance(-math.log(CAUTIOUS_ALARM)):
+    if any(filled) or at_centre.rates[0] > at_centre.exceedance(-math.log(FALSE_ALARM)):
         upper, lower = (
             side if full else _emptied(side)
             for side, full in zip((upper, lower), filled, strict=True)

@@ -1,9 +1,10 @@
 """What noisy counts on a logarithmic grid say about the tail, and the range that suits it best.
 
 A *look* is a released histogram on knots ``width·2^(−k/3)``.  All looks are pooled, the highest
-knot that surely holds data is found, and above a start knot a family of tails (from heavier than
-exponential to lighter than Gaussian) is weighed by how well it explains the counts.  The range is
-the one with the least expected error over that family, relative to the best that each tail allows.
+knot that surely holds data is found, and above a start knot a family of tails (from nearly a power
+law to lighter than Gaussian) is weighed by how well it explains all counts from there on.  The
+range is the one with the least expected error over that family, relative to the best that each
+tail allows, and what is added back is the estimate with the least expected square of that error.
 
 **Privacy.** Post-processing of released counts; constants here govern accuracy only.  They were
 chosen on synthetic streams, from what they mean, and hold for every stream.
@@ -22,6 +23,7 @@ from scipy.special import erf, ndtri
 
 from rillet.noise import FloatArray
 from rillet.statistic import DEVIATIONS, Margin
+from rillet.threshold.base import Outlook
 
 #: Knots in an octave, and octaves below the bound: the smallest range is 2^-40 of the bound.  Each
 #: count has noise of its own: with more of them a few values stand out of it less.
@@ -30,9 +32,9 @@ OCTAVES: Final = 40
 #: The same where no bound is declared: from 2^64 down to 2^-44.
 OPEN_OCTAVES: Final = 108
 
-#: A tail is fitted from at most ``_DOWN`` knots below the top one to ``_UP`` above it.
+#: A tail is fitted from at most ``_DOWN`` knots below the top one: those above it, however far, say
+#: how heavy it can be.
 _DOWN: Final = round(1.2 * PER_OCTAVE)
-_UP: Final = PER_OCTAVE
 #: Points between two knots at which a range may end.
 _FINE: Final = 6
 #: How far above the start a fitted tail is followed, in octaves.
@@ -41,16 +43,17 @@ _REACH: Final = 14
 _MISFIT: Final = 0.1
 #: Chance that an empty knot next to the bulk is taken for data.  Falls with the cube of the
 #: distance, since a false alarm far out costs in proportion to it.
-FALSE_ALARM: Final = 1e-2
-#: The same where mass is added back: a false alarm there is a bias.
-CAUTIOUS_ALARM: Final = 1e-4
+FALSE_ALARM: Final = 1e-4
+#: Chance that a side on which many values must lie is taken for empty.
+_MISSED_SIDE: Final = 1e-2
 _STEEPNESS: Final = 3.0
 #: So many neighbouring knots are looked at together.
 _RUNS: Final = (1, 2, 4)
 _HIGHEST_LEVEL: Final = 30.0
 #: Tails P(x > s·u) = exp(−(u^shape − 1)/(shape·length)); shape 1 is exponential.
-_SHAPES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-_SHAPE_PRIOR: Final = (0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
+_SHAPES: Final = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+#: How likely they are where nothing is known of the values before, as of a second group.
+_SHAPE_PRIOR: Final = (0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
 #: The bulk of the values fills about this many knots.
 _RUN: Final = 5
@@ -58,17 +61,17 @@ _RUN: Final = 5
 _SIDE_RUN: Final = 4 * PER_OCTAVE
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
-#: What margins take for likely of values of one group.  A Weibull law keeps its shape; a lognormal
-#: law begins like one of a shape below 1 and gets heavier, down to half of that shape.  So a tail
-#: goes on with the shape that its beginning tells, times that shape where it is between ½ and 1; a
-#: deviation of its logarithm is ½.
+#: What is likely of values of one group.  A Weibull law keeps its shape; a lognormal law begins
+#: like one of a shape below 1 and gets heavier, down to half of that shape, and a power law still
+#: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
+#: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
-_HALVES: Final = 0.5
 #: Tails are not exactly in the family: a margin leaves out 2 % at each end, not 2.5 %.
 _LEFT_OUT: Final = 0.02
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
-#: How much of the clipped mass is counted on to be added back, when a range is chosen.
-_ADDED_BACK: Final = 0.5
+#: Streams change: by so much of it the mass that is clipped in a segment may differ from what all
+#: looks together say.
+_CHANGES: Final = 0.5
 #: A segment speaks for itself where it differs from all looks together by this many deviations.
 _CONTRADICTION: Final = 5.0
 
@@ -214,7 +217,7 @@ class _Family:
 
 @lru_cache(maxsize=1)
 def _family() -> _Family:
-    window = _DOWN + _UP + 2
+    window = PER_OCTAVE * _REACH - 2
     ratios = 2.0 ** (np.arange(PER_OCTAVE * _REACH * _FINE + 1) / (PER_OCTAVE * _FINE))
     shape = np.repeat(np.array(_SHAPES), _LENGTHS.size)
     length = np.tile(_LENGTHS, len(_SHAPES))
@@ -233,7 +236,7 @@ def _family() -> _Family:
     return _Family(
         shape=shape,
         length=length,
-        prior=np.repeat(np.array(_SHAPE_PRIOR), _LENGTHS.size),
+        prior=np.repeat(np.array(_SHAPE_PRIOR) / sum(_SHAPE_PRIOR), _LENGTHS.size),
         ratios=ratios,
         excess=excess,
         masses=beyond[:, :-1] - beyond[:, 1:],
@@ -250,13 +253,14 @@ class Tail:
     top: int
     start: int
     weights: FloatArray
-    #: Ends that a range may have, and for each tail the mean excess over them per observation.
+    #: Ends that a range may have, and for each tail the mean excess over them per observation, with
+    #: its standard deviation from the size that was fitted.
     ends: FloatArray
     clipped: FloatArray
-    #: The mean excess by the tails no heavier than exponential: careful when mass is added back.
-    light: FloatArray
-    #: Tails by how likely they are of values of one group, with the mean excess by each, and its
-    #: standard deviation from the size that was fitted.
+    clipped_std: FloatArray
+    #: The mean excess that is added back.
+    expected: FloatArray
+    #: The same of tails by how likely they are of values of one group.
     odds: FloatArray
     by_odds: FloatArray
     off: FloatArray
@@ -265,7 +269,7 @@ class Tail:
 
     def mean_clipped(self, end: float) -> float:
         """Estimate of E (x − end)⁺ per observation."""
-        return float(self._clipped_by(self.light[None, :], end)[0])
+        return float(self._clipped_by(self.expected[None, :], end)[0])
 
     def _clipped_by(self, tails: FloatArray, end: float) -> FloatArray:
         """The same by each of some tails, a row of mean excesses each."""
@@ -282,8 +286,19 @@ class Tail:
             return np.asarray(np.maximum(0.0, counted + outside + beyond))
 
         here, above = over(low), over(low + 1)
-        part = (end - self.places[low]) / (self.places[low + 1] - self.places[low])
-        return np.asarray(np.where(here > 0.0, here ** (1 - part) * above**part, above * part))
+        run = float(self.places[low + 1] - self.places[low])
+        part = float(end - self.places[low]) / run
+        falls = np.where(here > 0.0, here ** (1 - part) * above**part, above * part)
+        # A mean excess is convex: below its chord, and above what the chords beside it lead to.
+        chord = here + part * (above - here)
+        fall = mass
+        if low + 1 < self.top:
+            fall = (above - over(low + 2)) / float(self.places[low + 2] - self.places[low + 1])
+        least = above + (1 - part) * run * fall
+        if low:
+            fall = (over(low - 1) - here) / float(self.places[low] - self.places[low - 1])
+            least = np.maximum(least, here - part * run * fall)
+        return np.asarray(np.clip(falls, np.minimum(least, chord), chord))
 
     def _beyond(self, tails: FloatArray, end: float) -> FloatArray:
         """What each of some tails has over an end, without what is counted below the top knot."""
@@ -336,21 +351,23 @@ class Tail:
         return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
 
 
-def fit_tail(
-    looks: list[Counts], width: float, alarm: float = FALSE_ALARM, share: float = 1.0
-) -> Tail:
-    """Pool the looks and weigh the tails; the side has about this ``share`` of the values."""
+def fit_tail(looks: list[Counts], width: float, outlook: Outlook, share: float = 1.0) -> Tail:
+    """Pool the looks and weigh the tails; the side has about this ``share`` of the values.
+
+    ``outlook`` says what is done with them: with so many observations and so much noise, an error
+    is judged beside the best that a tail allows.
+    """
     places, pooled, family = _places(looks, width), pool(looks), _family()
     last_knot = len(places) - 1
-    top, rates = top_knot(pooled, places, alarm), pooled.rates
+    top, rates = top_knot(pooled, places, FALSE_ALARM), pooled.rates
     if top <= 1:  # nothing above the smallest knot: all values are (next to) the lower bound
-        nothing = np.zeros(1)
+        nothing = np.zeros((1, 1))
         return Tail(
-            *(places, rates, top, top, np.ones(1), places[1:2], np.zeros((1, 1))),
-            *(nothing, np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)), pooled.noise_std),
+            *(places, rates, top, top, np.ones(1), places[1:2], nothing, nothing),
+            *(nothing[0], np.ones(1), nothing, nothing, pooled.noise_std),
         )
     start = _start_knot(rates, top, pooled.noise_std) - 1
-    last = min(last_knot, top + _UP)
+    last = min(last_knot, start + family.masses.shape[1])
     window = last - start
     observed = rates[start + 1 : last + 1]
     positive = np.maximum(observed, 0.0)
@@ -364,25 +381,36 @@ def fit_tail(
     reach = min((last_knot - start) * _FINE, family.ratios.size - 1) + 1
     excess = family.excess[:, :reach] - family.excess[:, [reach - 1]]
     clipped = size[:, None] * places[start] * excess
-    posterior = _posterior(family.prior, misfit)
-    light, likely = family.shape >= 1.0, posterior > 1e-5
+    off = places[start] * excess / np.sqrt(precision)[:, None]
     # −d ln P/d ln x over −ln P: the shape of a Weibull law that begins like this tail.
     begins = 1 / (family.length * np.maximum(-np.log(np.clip(size / share, 1e-9, 0.999)), 1e-3))
-    expected = begins * np.clip(begins, _HALVES, 1.0)
-    odds = _posterior(np.exp(-0.5 * (np.log(family.shape / expected) / _ONE_GROUP) ** 2), misfit)
+    shape = np.log(family.shape / (begins * np.minimum(begins, 1.0)))
+    one_group = np.exp(-0.5 * (shape / _ONE_GROUP) ** 2)
+    odds = _posterior(one_group, misfit)
     real = odds > 1e-5
+    # The values may be of one group or of several, and nobody knows.
+    of_shapes = one_group.reshape(len(_SHAPES), -1)
+    of_shapes = of_shapes / np.maximum(of_shapes.sum(axis=0), 1e-9)
+    posterior = _posterior(of_shapes.reshape(-1) + family.prior, misfit)
+    likely = posterior > 1e-5
+    weights = posterior[likely] / posterior[likely].sum()
+    ends = places[start] * family.ratios[:reach]
+    noise = outlook.noise_per_unit * ends
+    best = np.hypot(outlook.length * clipped[likely], noise[None, :]).min(axis=1)
+    back = weights / np.maximum(best / best.max(), 1e-9) ** 2
     return Tail(
         places=places,
         rates=rates,
         top=top,
         start=start,
-        weights=posterior[likely] / posterior[likely].sum(),
-        ends=places[start] * family.ratios[:reach],
+        weights=weights,
+        ends=ends,
         clipped=clipped[likely],
-        light=_posterior(family.prior[light], misfit[light]) @ clipped[light],
+        clipped_std=off[likely],
+        expected=back @ clipped[likely] / back.sum(),
         odds=odds[real] / odds[real].sum(),
         by_odds=clipped[real],
-        off=places[start] * excess[real] / np.sqrt(precision[real])[:, None],
+        off=off[real],
         noise_std=pooled.noise_std,
     )
 
@@ -401,7 +429,7 @@ def holds_data(side: Pooled, at_centre: float) -> bool:
         return True
     wanted = max(0.5 - at_centre, 0.0)
     fullest = float(np.convolve(side.rates, np.ones(_SIDE_RUN), mode="valid").max())
-    return fullest > 0.5 * wanted > side.exceedance(-math.log(FALSE_ALARM), _SIDE_RUN)
+    return fullest > 0.5 * wanted > side.exceedance(-math.log(_MISSED_SIDE), _SIDE_RUN)
 
 
 def _start_knot(rates: FloatArray, top: int, noise_std: float) -> int:
@@ -459,9 +487,10 @@ def choose_end(
     """End of the next range: least expected error at the stream's end.
 
     The error of each candidate is taken relative to the best possible for each tail, and averaged
-    over the tails.  A range that changes later leaves the difference in the noise (``past``), and
-    half of what light tails lose by clipping is expected to be added back.  ``beside`` is what the
-    range has on the other side of its centre, which the noise is scaled to as well.
+    over the tails.  A range that changes later leaves the difference in the noise (``past``).  What
+    clipping leaves is what is added back wrongly: by another tail, by the noise of counts, and
+    where the stream changes.  ``beside`` is what the range has on the other side of its centre,
+    which the noise is scaled to as well.
     """
     if tail.ends.size == 1:
         return float(tail.ends[0])
@@ -473,7 +502,9 @@ def choose_end(
     sunk = sum((a - b) ** 2 for a, b in pairwise(past))
     change = (past[-1] - ends) ** 2 if past else np.zeros_like(ends)
     square = sunk + change[None, :] + (ends[None, :] - later) ** 2 + later**2
-    left = np.maximum(clipped - _ADDED_BACK * tail.light[None, :], 0.0)
+    reach = np.maximum(tail.places[: tail.top + 1, None] - tail.ends, 0.0)
+    unsure = (tail.noise_std**2) * (reach**2).sum(axis=0) + (_CHANGES * tail.expected) ** 2
+    left = np.sqrt((clipped - tail.expected) ** 2 + tail.clipped_std**2 + unsure)
     left_at_best = left[rows, best][:, None]
     bias = length * left_at_best + segment * (left - left_at_best)
     error = mean_absolute(np.maximum(bias, 0.0), noise_per_unit * np.sqrt(square))
@@ -482,26 +513,35 @@ def choose_end(
 
 
 def removed_mass(
-    looks: list[Counts], ends: list[float], width: float, together: Tail, likely: Tail
+    looks: list[Counts],
+    ends: list[float],
+    width: float,
+    together: Tail,
+    outlook: Outlook,
+    share: float = 1.0,
 ) -> tuple[float, Margin]:
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
-    By all looks ``together``, except where a look contradicts them: the stream has changed.  With
-    how far it may be off by the ``likely`` tails: what looks are off adds up.
+    By all looks ``together``, and as far as its own counts tell by the look itself: what it has
+    more or less is shared between a change of the stream and noise by their variances, and where it
+    contradicts them the look speaks alone.  With how far the estimate may be off, which adds up.
     """
     total, margin, more, variance = 0.0, Margin(), 0.0, 0.0
     for look, end in zip(looks, ends, strict=True):
-        source, tails = together, likely
+        source, moved = together, 0.0
+        each = together.mean_clipped(end)
         if len(looks) > 1:
             difference, off = _difference(look, together, end)
             if abs(difference) > _CONTRADICTION * off:
-                source = fit_tail([look], width, CAUTIOUS_ALARM)
-                tails = fit_tail([look], width)
+                source = fit_tail([look], width, outlook, share)
+                each = source.mean_clipped(end)
             else:
-                more, variance = more + difference, variance + off**2
-        each = source.mean_clipped(end)
-        total += look.observations * each
-        margin = margin.plus(tails.margin(end, each), look.observations)
+                mass = look.observations * each
+                change = (_CHANGES * mass) ** 2
+                moved = max(difference * change / max(change + off**2, 1e-300), -mass)
+                more, variance = more + difference - moved, variance + off**2
+        total += look.observations * each + moved
+        margin = margin.plus(source.margin(end, each), look.observations)
     if abs(more) > DEVIATIONS * math.sqrt(variance):  # a stream that changes little by little
         margin = margin.plus(Margin(max(0.0, -more), max(0.0, more)))
     return total, margin
@@ -536,7 +576,7 @@ def counted_rate_margin(looks: list[Counts], end: float, width: float, each: flo
 
 def _difference(look: Counts, together: Tail, end: float) -> tuple[float, float]:
     """How much more than all looks together a look has beyond an end, and its deviation."""
-    own_top = top_knot(pool([look]), together.places, CAUTIOUS_ALARM)
+    own_top = top_knot(pool([look]), together.places, FALSE_ALARM)
     until = max(own_top, together.top) + 1
     reach = np.maximum(together.places[:until] - end, 0.0)
     expected = look.observations * together.rates[:until]
