@@ -42,7 +42,7 @@ _MOST_KNOWN: Final = 4096
 _FORGOTTEN: Final = 1e-9
 #: Raised when anything in the noise package, in :mod:`rillet.step` or in the judgement of looks
 #: changes what is released; a test pins releases of every mechanism under it.
-MECHANISM_VERSION: Final = 4
+MECHANISM_VERSION: Final = 3
 #: Raised when a fleet releases something else: keys that learn alone, and when.
 _FLEET_VERSION: Final = 2
 #: A key of many learns its range alone from so many observations on, in deviations of the noise on
