@@ -551,7 +551,38 @@ class Layout:
             after=observations(t),
             noise_per_unit=noise,
             assumes=self.tail != "bound",
+            noise_form=self._noise_form(t, until, horizon, variance),
         )
+
+    def _noise_form(
+        self, t: int, until: int, horizon: int, variance: float
+    ) -> tuple[tuple[float, ...], ...]:
+        """Noise of the sum at the horizon by the widths of all ranges: see `Outlook`.
+
+        With E(t) the prefix noise in lattice units and w = width/steps the worth of one, the error
+        is Σ_j (w_j − w_{j+1})·E(T_j), T_j the last observation of segment j; the warm-up has its
+        own.  ``variance`` stands for that of the last E: a tree's is not typical at every leaf.
+        """
+        if self.main is None or t >= self.length or self.repeats:
+            return ()
+        known: dict[int, tuple[tuple[float, ...], ...]] = self.__dict__.setdefault("_forms", {})
+        if t not in known:
+            ends = [end for end in self._segment_ends if end <= until]
+            steps = [segment.steps for segment in self.segments[: len(ends)]]
+            if until < horizon:
+                ends, steps = [*ends, horizon], [*steps, self.segments[-1].steps]
+            leaves = np.array([max(1, self.complete_leaves(end)) for end in ends])
+            noise = self.main.node_variance * self.main.strategy.covariance(
+                self.main.leaves, np.minimum.outer(leaves, leaves), np.maximum.outer(leaves, leaves)
+            )
+            noise[-1, -1] = variance * float(self.main.steps) ** 2
+            worth = np.diag(1 / np.array(steps, float))
+            changes = worth - np.vstack((worth[1:], np.zeros(len(ends))))
+            form = changes.T @ noise @ changes
+            form[0, 0] += self.warm_up_unit_variance
+            unit = variance * (self.main.steps / self.segments[-1].steps) ** 2
+            known[t] = tuple(map(tuple, (form / unit).tolist()))
+        return known[t]
 
     # --- what a statistic looks back on ---------------------------------------------------------
 

@@ -49,6 +49,10 @@ class Outlook:
     observation at which the range may change again.  Where the statistic ``forgets``, they count
     what it looks back on instead: ``length`` of them, ``until`` under the next range.  ``assumes``
     says whether a tail may be assumed where counts are lost in noise.
+
+    ``noise_form`` is the variance of the last sum's noise, over the square of ``noise_per_unit``,
+    as a quadratic form of the widths of all ranges so far, of the next one and, where the range may
+    change after that, of the later one.  Without it a change of range leaves its square.
     """
 
     length: int
@@ -57,6 +61,7 @@ class Outlook:
     noise_per_unit: float
     forgets: bool = False
     assumes: bool = True
+    noise_form: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)

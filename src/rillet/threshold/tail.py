@@ -39,6 +39,7 @@ from rillet.threshold.tail_model import (
     FALSE_ALARM,
     Counts,
     Tail,
+    changes_alone,
     choose_end,
     counted_margin,
     counted_rate_margin,
@@ -345,6 +346,9 @@ def _of_sides(margins: list[Margin], width: float, observations: int) -> Margin:
 def _choose_ends(tails: list[Tail], outlook: Outlook, past: list[float]) -> list[float]:
     """An end for each side, each in view of the other: the noise is scaled to both together."""
     ends = [0.0] * len(tails)
+    form = np.array(outlook.noise_form)
+    if not outlook.noise_form:
+        form = changes_alone(len(past) + 1 + (outlook.until < outlook.length))
     for number in (0,) if len(tails) == 1 else (0, 1, 0):
         ends[number] = choose_end(
             tails[number],
@@ -352,7 +356,7 @@ def _choose_ends(tails: list[Tail], outlook: Outlook, past: list[float]) -> list
             segment=outlook.until - outlook.after,
             noise_per_unit=outlook.noise_per_unit,
             past=past,
-            final=outlook.until >= outlook.length,
+            form=form,
             beside=sum(ends) - ends[number],
         )
     return ends

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -481,13 +480,14 @@ def choose_end(
     segment: int,
     noise_per_unit: float,
     past: list[float],
-    final: bool,
+    form: FloatArray,
     beside: float = 0.0,
 ) -> float:
     """End of the next range: least expected error at the stream's end.
 
     The error of each candidate is taken relative to the best possible for each tail, and averaged
-    over the tails.  A range that changes later leaves the difference in the noise (``past``).  What
+    over the tails.  Its noise follows from the widths of all ranges, those in the ``past``, this
+    and, where ``form`` has a row for it, a later one, which is then the tail's best.  What
     clipping leaves is what is added back wrongly: by another tail, by the noise of counts, and
     where the stream changes.  ``beside`` is what the range has on the other side of its centre,
     which the noise is scaled to as well.
@@ -495,21 +495,31 @@ def choose_end(
     if tail.ends.size == 1:
         return float(tail.ends[0])
     ends, clipped = tail.ends + beside, tail.clipped
-    whole = mean_absolute(length * clipped, noise_per_unit * ends[None, :])
-    best = np.argmin(whole, axis=1)
-    rows = np.arange(len(best))
-    later = ends[None, :] if final else ends[best][:, None]
-    sunk = sum((a - b) ** 2 for a, b in pairwise(past))
-    change = (past[-1] - ends) ** 2 if past else np.zeros_like(ends)
-    square = sunk + change[None, :] + (ends[None, :] - later) ** 2 + later**2
     reach = np.maximum(tail.places[: tail.top + 1, None] - tail.ends, 0.0)
     unsure = (tail.noise_std**2) * (reach**2).sum(axis=0) + (_CHANGES * tail.expected) ** 2
     left = np.sqrt((clipped - tail.expected) ** 2 + tail.clipped_std**2 + unsure)
-    left_at_best = left[rows, best][:, None]
-    bias = length * left_at_best + segment * (left - left_at_best)
-    error = mean_absolute(np.maximum(bias, 0.0), noise_per_unit * np.sqrt(square))
-    loss = error / np.maximum(whole[rows, best], 1e-300)[:, None]
+    alone = noise_per_unit * ends[None, :]
+    known, next_one = np.array(past), len(past)
+    before = 2 * known @ form[:next_one, next_one:]
+    square = known @ form[:next_one, :next_one] @ known
+    square = square + (before[0] + form[next_one, next_one] * ends) * ends[None, :]
+    best = np.argmin(mean_absolute(length * left, alone), axis=1)[:, None]
+    if len(form) > next_one + 1:
+        later = ends[best]
+        square = square + (before[1] + form[-1, -1] * later) * later
+        square = square + 2 * form[next_one, -1] * ends[None, :] * later
+    elsewhere = np.take_along_axis(left, best, axis=1)
+    bias = np.maximum((length - segment) * elsewhere + segment * left, 0.0)
+    error = mean_absolute(bias, noise_per_unit * np.sqrt(np.maximum(square, 0.0)))
+    whole = mean_absolute(length * clipped, alone).min(axis=1)
+    loss = error / np.maximum(whole, 1e-300)[:, None]
     return float(tail.ends[int(np.argmin(tail.weights @ loss))])
+
+
+def changes_alone(ranges: int) -> FloatArray:
+    """The noise of a sum by the widths of so many ranges, if each change left its own square."""
+    changes = np.eye(ranges) - np.eye(ranges, k=1)
+    return np.asarray(changes.T @ changes)
 
 
 def removed_mass(
