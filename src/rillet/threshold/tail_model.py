@@ -50,9 +50,10 @@ _STEEPNESS: Final = 3.0
 _RUNS: Final = (1, 2, 4)
 _HIGHEST_LEVEL: Final = 30.0
 #: Tails P(x > s·u) = exp(−(u^shape − 1)/(shape·length)); shape 1 is exponential.
-_SHAPES: Final = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+#: Closer around it, where most values are; counts tell neighbours apart on long streams.
+_SHAPES: Final = (0.0625, 0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0, 8.0)
 #: How likely they are where nothing is known of the values before, as of a second group.
-_SHAPE_PRIOR: Final = (0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0, 1.0)
+_SHAPE_PRIOR: Final = (0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
 #: The bulk of the values fills about this many knots.
 _RUN: Final = 5
@@ -533,23 +534,28 @@ def removed_mass(
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
     By all looks ``together``, and as far as its own counts tell by the look itself: what it has
-    more or less is shared between a change of the stream and noise by their variances, and where it
-    contradicts them the look speaks alone.  With how far the estimate may be off, which adds up.
+    more or less is shared between a change of the stream and noise by their variances, that of a
+    change being no less than it shows; where it contradicts them the look speaks alone.  With how
+    far the estimate may be off, which adds up.
     """
     total, margin, more, variance = 0.0, Margin(), 0.0, 0.0
     for look, end in zip(looks, ends, strict=True):
         source, moved = together, 0.0
         each = together.mean_clipped(end)
         if len(looks) > 1:
-            difference, off = _difference(look, together, end)
+            difference, off, counted = _difference(look, together, end)
             if abs(difference) > _CONTRADICTION * off:
                 source = fit_tail([look], width, outlook, share)
                 each = source.mean_clipped(end)
-            else:
+            elif counted > 0.0:
+                likely = (_CHANGES * counted) ** 2
+                change = max(likely, difference**2 - off**2)
+                part = change / (change + off**2)
+                # What lies beyond the counts is likely to change as they do.
                 mass = look.observations * each
-                change = (_CHANGES * mass) ** 2
-                moved = max(difference * change / max(change + off**2, 1e-300), -mass)
-                more, variance = more + difference - moved, variance + off**2
+                beyond = difference * likely / (likely + off**2) * max(0.0, mass / counted - 1)
+                moved = max(difference * part + beyond, -mass)
+                more, variance = more + (1 - part) * difference, variance + off**2
         total += look.observations * each + moved
         margin = margin.plus(source.margin(end, each), look.observations)
     if abs(more) > DEVIATIONS * math.sqrt(variance):  # a stream that changes little by little
@@ -584,12 +590,15 @@ def counted_rate_margin(looks: list[Counts], end: float, width: float, each: flo
     return Margin(max(0.0, min(each, each - found + off)), max(0.0, found + off - each), squared)
 
 
-def _difference(look: Counts, together: Tail, end: float) -> tuple[float, float]:
-    """How much more than all looks together a look has beyond an end, and its deviation."""
+def _difference(look: Counts, together: Tail, end: float) -> tuple[float, float, float]:
+    """How much more than all looks together a look has beyond an end, and its deviation.
+
+    And how much it should have: of what is counted, up to the top knot.
+    """
     own_top = top_knot(pool([look]), together.places, FALSE_ALARM)
     until = max(own_top, together.top) + 1
     reach = np.maximum(together.places[:until] - end, 0.0)
     expected = look.observations * together.rates[:until]
     difference = float(reach @ (look.values[:until] - expected))
     variance = look.variance * float(reach @ reach) + float(reach**2 @ np.maximum(expected, 0.0))
-    return difference, math.sqrt(variance)
+    return difference, math.sqrt(variance), float(reach @ expected)
