@@ -66,6 +66,9 @@ _EMPTY_ALARM: Final = 1e-5
 #: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
 #: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
+#: It falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
+#: deviation of the logarithm of how much slower.
+_KINK: Final = 0.25
 #: Tails are not exactly in the family: a margin leaves out 2 % at each end, not 2.5 %.
 _LEFT_OUT: Final = 0.02
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
@@ -386,12 +389,14 @@ def fit_tail(looks: list[Counts], width: float, outlook: Outlook, share: float =
     begins = 1 / (family.length * np.maximum(-np.log(np.clip(size / share, 1e-9, 0.999)), 1e-3))
     shape = np.log(family.shape / (begins * np.minimum(begins, 1.0)))
     one_group = np.exp(-0.5 * (shape / _ONE_GROUP) ** 2)
-    odds = _posterior(one_group, misfit)
+    steeper = np.log(np.maximum(family.length * _steepest(rates, start, size, share), 1.0))
+    goes_on = np.exp(-0.5 * (steeper / _KINK) ** 2)
+    odds = _posterior(one_group * goes_on, misfit)
     real = odds > 1e-5
     # The values may be of one group or of several, and nobody knows.
     of_shapes = one_group.reshape(len(_SHAPES), -1)
     of_shapes = of_shapes / np.maximum(of_shapes.sum(axis=0), 1e-9)
-    posterior = _posterior(of_shapes.reshape(-1) + family.prior, misfit)
+    posterior = _posterior(of_shapes.reshape(-1) * goes_on + family.prior, misfit)
     likely = posterior > 1e-5
     weights = posterior[likely] / posterior[likely].sum()
     ends = places[start] * family.ratios[:reach]
@@ -441,6 +446,17 @@ def _start_knot(rates: FloatArray, top: int, noise_std: float) -> int:
         elif rates[knot] < rates[start] - 3.0 * noise_std:
             break
     return start
+
+
+def _steepest(rates: FloatArray, start: int, size: FloatArray, share: float) -> FloatArray:
+    """The greatest −d ln P/d ln x over an octave before the start, for each size of the tail."""
+    knots_below = np.arange(start, 0, -PER_OCTAVE)
+    between = np.cumsum(rates[::-1])[::-1]
+    above = size[:, None] + np.maximum.accumulate(between[knots_below + 1] - between[start + 1])
+    above = np.maximum(above, 1e-12)
+    slopes = np.log(above[:, 1:] / above[:, :-1]) / math.log(2.0)
+    slopes[above[:, 1:] > 0.5 * share] = 0.0
+    return np.asarray(slopes.max(axis=1, initial=0.0))
 
 
 def _posterior(prior: FloatArray, misfit: FloatArray) -> FloatArray:
