@@ -550,9 +550,8 @@ def removed_mass(
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
     By all looks ``together``, and as far as its own counts tell by the look itself: what it has
-    more or less is shared between a change of the stream and noise by their variances, that of a
-    change being no less than it shows; where it contradicts them the look speaks alone.  With how
-    far the estimate may be off, which adds up.
+    more or less is shared between a change of the stream and noise by their variances, and where it
+    contradicts them the look speaks alone.  With how far the estimate may be off, which adds up.
     """
     total, margin, more, variance = 0.0, Margin(), 0.0, 0.0
     for look, end in zip(looks, ends, strict=True):
@@ -564,8 +563,9 @@ def removed_mass(
                 source = fit_tail([look], width, outlook, share)
                 each = source.mean_clipped(end)
             elif counted > 0.0:
-                likely = (_CHANGES * counted) ** 2
-                change = max(likely, difference**2 - off**2)
+                change = likely = (_CHANGES * counted) ** 2
+                if difference < 0.0:  # no more can be missing than there is; more may be noise
+                    change = max(likely, difference**2 - off**2)
                 part = change / (change + off**2)
                 # What lies beyond the counts is likely to change as they do.
                 mass = look.observations * each
