@@ -384,8 +384,9 @@ def test_keys_with_enough_data_learn_alone(statistic: str) -> None:
     assert other.clip_upper == last["k7",].clip_upper
     if statistic == "window":  # noise of the first range is in a sum of all so far for ever
         assert small.sum_noise_std < other.sum_noise_std / 100
-    # Others learn from each other alone, then: 20 times smaller than the largest.
-    assert other.clip_upper < large.clip_upper / 4
+    # Others learn from each other alone, then: 20 times smaller than the largest, but so few that
+    # any tail is likely; and in a sum of all so far a range in between leaves the least noise.
+    assert other.clip_upper < large.clip_upper / 2
     # All keys had one range up to the end of the segment in which one first learned alone.
     first = next(s.last for s in plan.layout.segments if plan.layout.enough_to_learn_alone(s))
     ends = {t: set(releases.clip_upper[releases.t == t].tolist()) for t in set(releases.t.tolist())}
