@@ -219,3 +219,27 @@ def test_synonyms_are_the_same_number(statistic, options):
     for own, other in plan.layout.synonyms.items():
         assert releases.rows(own).tobytes() == releases.rows(other).tobytes()
     assert not Plan(epsilon=1.0, delta=1e-6, upper=10.0, sane=True, **given).layout.synonyms
+
+
+@pytest.mark.parametrize("length", [60_000, 400_000])
+def test_the_noise_of_ranges_that_change_is_foreseen(length: int) -> None:
+    """A quadratic form of the widths, against the covariance that releases state."""
+    layout = Plan(
+        epsilon=1.0, delta=2**-20, upper=100.0, length=length, missing="none", statistic=Sum()
+    ).layout
+    widths = np.random.default_rng(3).uniform(20.0, 100.0, len(layout.segments))
+    weights = tuple(
+        width / part.steps for width, part in zip(widths.tolist(), layout.segments, strict=True)
+    )
+    leaf = np.array([layout.complete_leaves(length)])
+    stated = float(layout.unit_std(leaf, weights)[0]) * widths[-1]
+    before_last = layout.segments[-2].last
+    outlook = layout.outlook(before_last)
+    form = np.array(outlook.noise_form)
+    assert form.shape == (len(widths),) * 2
+    foreseen = outlook.noise_per_unit * float(np.sqrt(widths @ form @ widths))
+    assert foreseen == pytest.approx(stated, rel=0.02)
+    # One segment earlier the last two have one width.
+    earlier = layout.outlook(layout.segments[-3].last)
+    assert len(earlier.noise_form) == len(widths)
+    assert layout.outlook(length).noise_form == ()

@@ -12,9 +12,8 @@ from rillet.reproduce.ranges import STREAMS, Measured, best_range, main, measure
 from rillet.reproduce.simulator import simulate
 from rillet.statistic import Range
 
-#: Streams whose limit is not kept yet: their figures are in docs/accuracy.md.
-NOT_YET = {"flights", "household power", "Pareto 1.5, B = 10⁴", "Pareto 1.5, B = 10⁶", "Zipf 2"}
-NOT_YET |= {"lognormal(2, 1.5)", "2 % are 8 times larger"}
+#: Streams whose limit is not kept with every draw: their figures are in docs/accuracy.md.
+NOT_YET = {"Zipf 2", "2 % are 8 times larger"}
 
 
 def measured(name: str, runs: int, seed: int) -> Measured:
@@ -67,7 +66,7 @@ def test_the_command_prints_a_row_for_each_stream(capsys):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xfail(reason="not yet", strict=False))
+        pytest.param(name, marks=pytest.mark.xfail(reason="not with every draw", strict=False))
         if name in NOT_YET
         else name
         for name in STREAMS
