@@ -357,9 +357,9 @@ def test_by_the_clock_it_forecasts_mean_sum_and_count_at_times(capsys):
     plan = rillet.Plan.from_json(json.dumps(found["plan"]))
     threshold, scale = chosen["expected_threshold"], found["guess"]["exponential_scale"]
     mean = scale * -math.expm1(-threshold / scale)
-    # The range is learned again, and is the best for the time.
+    # The range is learned again, wider as more is known of the tail, and is the best for the time.
     first = plan.expected_error(1440, threshold, rate=400, mean=mean)
-    assert last["noise_std"] == pytest.approx(first, rel=0.2)
+    assert last["noise_std"] == pytest.approx(first, rel=0.3)
 
 
 def test_by_the_clock_it_is_said_in_the_users_unit(capsys):

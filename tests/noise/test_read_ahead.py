@@ -45,7 +45,7 @@ def test_short_blocks_that_follow_each_other_seldom_draw() -> None:
     ahead = ReadAhead(source, last=10_000)
     for start in range(0, 16 * 64, 16):
         ahead.draw(start, 16)
-    assert len(source.calls) == 8
+    assert len(source.calls) == 4
 
 
 def test_in_order_each_is_drawn_once_and_none_after_the_last() -> None:
