@@ -89,7 +89,7 @@ class Grid:
     def quantiser(self, zero: int = 0) -> Callable[[float], int]:
         """What quantises one float: the same integer as :meth:`quantise` less ``zero``, no array.
 
-        Whatever the value, two comparisons and the same operations, so that its time tells little
+        Whatever the value, some comparisons and the same operations, so that its time tells little
         of it: hence four times the same line.  Python keeps small integers at hand and takes less
         time for them.  So a large one is made first: where floats have no more room for fractions,
         adding rounds as ``rint`` does, and what is multiplied cannot come out above ``steps``.
@@ -112,16 +112,14 @@ class Grid:
             isnan: Callable[[float], bool] = math.isnan,
             zero: int = 2**52 + zero,
         ) -> int:
-            if isnan(raw_value):  # to compare it would take longer than to compare numbers
-                if one > nothing and nothing < one:
-                    return int((middle - nothing + tiny) * one + away) - zero
-            elif raw_value >= lower:
+            # To compare what is no number takes longer: others are compared in its place.
+            if isnan(raw_value) and one > nothing and nothing < one:
+                return int((middle - nothing + tiny) * one + away) - zero
+            if raw_value >= lower:
                 if raw_value <= upper:
                     return int((raw_value - lower + tiny) * factor + away) - zero
                 return int((upper - lower + tiny) * factor + away) - zero
-            elif raw_value < lower:
-                return int((lower - lower + tiny) * factor + away) - zero
-            raise AssertionError("unreachable: a value is a number or none")
+            return int((lower - lower + tiny) * factor + away) - zero
 
         return quantise_one
 
