@@ -68,7 +68,7 @@ class Finding:
 
     @property
     def depends(self) -> bool:
-        return abs(self.score) > LIMIT
+        return bool(abs(self.score) > LIMIT)  # of NumPy's, which JSON does not know
 
     @property
     def smallest(self) -> float:
