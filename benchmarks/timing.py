@@ -47,6 +47,11 @@ FIXED = 37.5
 OTHER = 37.25
 #: By default values may be missing, and are counted beside what they sum up to.
 COUNTED = "BLT with a count"
+#: Of other statistics: what is picked by the value is a count, or a row of a table.
+OTHERS = {
+    "share": rillet.Share(above=UPPER / 2),
+    "quantile": rillet.Quantile(0.5, bins=16),
+}
 Floats = NDArray[np.float64]
 Times = NDArray[np.int64]
 Call = Callable[[Any], object]
@@ -151,7 +156,9 @@ def plan_for(length: int, strategy: str) -> rillet.Plan:
     promise: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "upper": UPPER, "length": length}
     if strategy == "tree":
         return rillet.Plan.baseline(**promise)
-    if strategy != COUNTED:
+    if strategy in OTHERS:
+        promise["statistic"] = OTHERS[strategy]
+    elif strategy != COUNTED:
         promise["missing"] = "none"
     return rillet.Plan(**promise, threshold=rillet.FixedThreshold())
 
@@ -259,8 +266,11 @@ def findings(pairs: int) -> list[Finding]:
     others = [kind for kind in KINDS if kind not in ("the same", "another")]
     found += [by_value(kind, pairs, "BLT") for kind in others]
     found += [by_value(kind, pairs, "tree") for kind in ("zero", "subnormal", "the middle")]
-    for kind in ("random", "zero", "the middle", "not a number"):
+    for kind in ("random", "zero", "the middle", "above the range", "not a number"):
         found.append(by_value(kind, pairs, COUNTED))
+    found += [by_value(kind, pairs, "share") for kind in ("random", "above the range")]
+    # Many columns, each with noise of its own.
+    found += [by_value(kind, pairs // 5, "quantile") for kind in ("random", "not a number")]
     found.append(by_noise(pairs // 20, "BLT", alone=False))
     blocks = max(pairs // 50, 5_000)
     for kind in ("random", "subnormal", "above the range", "not a number"):
@@ -313,13 +323,14 @@ Does the time of a call tell its value, or the noise? `benchmarks/timing.py` wro
 [assurance](assurance.md#time).
 
 Calls are made in {pairs:,} pairs, one of each of two classes, in an order that a coin decides, on
-one core, without garbage collection (blocks of 100: a fiftieth as many). Classes by noise are half
-as many, split at the median of every 1,000. Each 500 pairs (50 of blocks) give one difference for
-each of five parts of the sorted times; Wilcoxon's signed-rank test on these is right whatever else
-the machine does, as the coin makes them symmetric where the classes do not matter. A score beyond
-4.5 in any part counts as a dependence: by chance that comes less than once in a thousand runs of
-this page. *Longer by* is the difference of the part from 10 to 50 %, with its interval (Hodges and
-Lehmann); *found from* is a difference there that would be found 9 times in 10.
+one core, without garbage collection (quantiles: a fifth as many, blocks of 100: a fiftieth).
+Classes by noise are half as many, split at the median of every 1,000. Each 500 pairs (50 where
+there are few) give one difference for each of five parts of the sorted times; Wilcoxon's
+signed-rank test on these is right whatever else the machine does, as the coin makes them symmetric
+where the classes do not matter. A score beyond 4.5 in any part counts as a dependence: by chance
+that comes less than once in a thousand runs of this page. *Longer by* is the difference of the
+part from 10 to 50 %, with its interval (Hodges and Lehmann); *found from* is a difference
+there that would be found 9 times in 10.
 
 Taken in {minutes:.0f} minutes with Python {python}; load of the machine (processes that want to
 run) {load[0]:.1f} before, {load[1]:.1f} after: one of them is the measurement.

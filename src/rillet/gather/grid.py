@@ -89,10 +89,12 @@ class Grid:
     def quantiser(self, zero: int = 0) -> Callable[[float], int]:
         """What quantises one float: the same integer as :meth:`quantise` less ``zero``, no array.
 
-        Whatever the value, some comparisons and the same operations, so that its time tells little
-        of it: hence four times the same line.  Python keeps small integers at hand and takes less
-        time for them.  So a large one is made first: where floats have no more room for fractions,
-        adding rounds as ``rint`` does, and what is multiplied cannot come out above ``steps``.
+        Whatever the value, the same operations, so that its time tells next to nothing of it: what
+        stands in for a value is picked by a number, and no step is left out.  What is no number
+        compares as if it were below, and half of the steps are added to it.  Python keeps small
+        integers at hand and takes less time for them.  So a large one is made first: where floats
+        have no more room for fractions, adding rounds as ``rint`` does, and what is multiplied
+        cannot come out above ``steps``.
         """
         if self.steps > 2**50 or self.per_unit > 2.0**900:  # no lattice of a plan
             return lambda raw_value: int(self.quantise([raw_value])[0]) - zero
@@ -100,26 +102,23 @@ class Grid:
         def quantise_one(
             raw_value: float,
             # Arguments are found faster than what is around a function.
-            lower: float = self.lower,
-            upper: float = self.upper,
+            lower: float = float(self.lower),
+            upper: float = float(self.upper),
+            # Objects of their own: one that is used twice in a row takes a nanosecond longer.
+            bottom: float = 1.0 * float(self.lower),
+            top: float = 1.0 * float(self.upper),
             factor: float = self.per_unit,
             # Far less than a step of any lattice: subnormal numbers take longer to multiply.
             tiny: float = 2.0**-960,
             away: float = 2.0**52,
-            middle: float = float(self.steps // 2),
             nothing: float = 0.0,
-            one: float = 1.0,
+            middle: float = float(self.steps // 2),
             isnan: Callable[[float], bool] = math.isnan,
             zero: int = 2**52 + zero,
         ) -> int:
-            # To compare what is no number takes longer: others are compared in its place.
-            if isnan(raw_value) and one > nothing and nothing < one:
-                return int((middle - nothing + tiny) * one + away) - zero
-            if raw_value >= lower:
-                if raw_value <= upper:
-                    return int((raw_value - lower + tiny) * factor + away) - zero
-                return int((upper - lower + tiny) * factor + away) - zero
-            return int((lower - lower + tiny) * factor + away) - zero
+            raw_clipped = (bottom, raw_value, top)[(raw_value >= lower) + (raw_value > upper)]
+            raw_scaled = (raw_clipped - lower + tiny) * factor
+            return int(raw_scaled + (nothing, middle)[isnan(raw_value)] + away) - zero
 
         return quantise_one
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from math import fsum, isfinite, isnan
+from math import fsum, inf, isfinite, isnan
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -210,10 +210,11 @@ class _Bins(Leaf):
     def contributor(self, lattice: Lattice, away: int = 0) -> Callable[[float], tuple[int, ...]]:
         inner = self._edges.inner(Range(lattice.lower, lattice.upper))
         listed = list(map(tuple, (self._encoding.table(lattice.steps) + away).T.tolist()))
-        edges, missing = inner.tolist(), listed[self._of_missing]
-        return lambda raw_value: (
-            missing if isnan(raw_value) else listed[bisect_left(edges, raw_value)]
-        )
+        missing = listed[self._of_missing]
+        # One less than a power of 2: every search takes as many comparisons, whatever the value.
+        edges = inner.tolist()
+        edges += [inf] * ((1 << len(edges).bit_length()) - 1 - len(edges))
+        return lambda raw_value: (listed[bisect_left(edges, raw_value)], missing)[isnan(raw_value)]
 
     @cached_property
     def _of_missing(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import mul
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from rillet.strategy.toeplitz.encoder import (
     plain,
     wide,
 )
+
+#: What is taken off a leaf for those before it is kept this far from 0, on one side of it: Python
+#: shifts negative integers in more steps, which would tell on which side it is.
+_FURTHER: Final = AWAY // 2
 
 
 class _Lists:
@@ -103,7 +108,7 @@ class BltStepper(Stepper):
         exact_open.append(exact_leaf)
         if index == self._lists.chunk - 1:
             self._end_chunk()
-        return self._decode(node + noise)
+        return self._decode(node + noise - _FURTHER)
 
     def _decode(self, noisy: int) -> float:
         value = float(noisy)
@@ -119,10 +124,11 @@ class BltStepper(Stepper):
     def _begin_chunk(self) -> list[int]:
         """What the buffers and the half that rounds give to each node of the chunk.
 
-        Less what all leaves have too much, so that node and noise together are right.
+        Less what all leaves have too much, and more by what :meth:`step` takes off again, so that
+        node and noise together are right.
         """
         lists, whole = self._lists, COEFFICIENT_BITS + LIMB
-        half = (1 << whole - 1) + (AWAY - self._away << whole)
+        half = (1 << whole - 1) + (AWAY - self._away + _FURTHER << whole)
         base = [half - (self._away * sum(inside) << LIMB) for inside in lists.inside]
         for i, start in enumerate(self._exact_buffers):
             added, ladder = self._exact_added[i], lists.ladder[i]
