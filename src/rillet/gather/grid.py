@@ -168,7 +168,9 @@ def _quantise(raw_values: ArrayLike, lower: Any, width: Any, per_unit: Any, step
     np.rint(scaled, out=scaled)
     units: IntArray = scaled.astype(np.int64)
     np.minimum(units, steps, out=units)
-    np.copyto(units, steps // 2, where=missing)  # as a float it could be another one
+    # A missing value is 0 by now.  As a float the middle could be another one; to copy it where it
+    # is wanted would take longer, the more of them are missing.
+    units += np.multiply(missing, steps // 2, out=scaled.view(np.int64))
     return units
 
 
