@@ -51,7 +51,7 @@ def test_without_a_tail_the_truth_is_covered_all_the_more():
             tail=tail,
             threshold=TailHistogram(two_sided=False),
         )
-        found = covered(plan, values, 6, seed=1)
+        found = covered(plan, values, 24, seed=1)
         assert np.all(found.width >= 1) and np.all(found.chance >= found.by_noise - 1e-12)
         chances.append(found.chance.mean(0))
     assert np.all(chances[1] >= 0.95)

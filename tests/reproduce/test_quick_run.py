@@ -115,6 +115,8 @@ def differences(found: Any, stored: Any, path: str = "") -> Iterator[str]:
 def tolerance(path: str) -> tuple[float, float]:
     if path.rpartition("/")[2] in SAMPLED:
         return 0.2, 1e-3
+    if path.endswith("worst_case_factor"):  # where an optimum is flat, processors stop elsewhere
+        return 5e-2, 0.0
     if "/parameters/" in path:
         return 0.1, 0.05 if "beta_shares" in path else 0.0
     if path.startswith(("/results/table", "/results/fig-eps", "/results/fig-lag")):

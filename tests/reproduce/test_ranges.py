@@ -13,7 +13,7 @@ from rillet.reproduce.simulator import simulate
 from rillet.statistic import Range
 
 #: Streams whose limit is not kept with every draw: their figures are in docs/accuracy.md.
-NOT_YET = {"trips", "Zipf 2", "2 % are 8 times larger"}
+NOT_YET = {"2 % are 8 times larger"}
 
 
 def measured(name: str, runs: int, seed: int) -> Measured:

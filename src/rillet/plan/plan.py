@@ -721,7 +721,7 @@ class Plan:
         ... )
         >>> week = 7 * 24
         >>> print(f"± {1.96 * plan.expected_error(week, clip_upper=8, rate='400/h'):.2g} kW")
-        ± 0.0036 kW
+        ± 0.0037 kW
         """
         lower, upper = self.bounds.lower, self.bounds.upper
         if clip_upper is None:

@@ -86,11 +86,11 @@ class TailHistogram(Threshold):
     """
 
     growth: float | None = option(default=2.0, ge=1.5, le=1000)
-    share: float = option(default=0.05, gt=0, le=0.36)
+    share: float = option(default=0.06, gt=0, le=0.36)
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     hides_count: ClassVar[bool] = True
 
     @property
@@ -229,7 +229,8 @@ class TailHistogram(Threshold):
         centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
         values = 1.0 if centre is None else 0.5
-        tails = [fit_tail(side.counts, side.width, outlook, values) for side in sides]
+        first = len(looks) == 1
+        tails = [fit_tail(side.counts, side.width, outlook, values, first=first) for side in sides]
         if ranges and outlook.after >= outlook.length:
             learned = ranges[-1]  # nothing is left to clip: the last look only corrects
         else:

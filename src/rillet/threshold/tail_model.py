@@ -2,9 +2,10 @@
 
 A *look* is a released histogram on knots ``width·2^(−k/3)``.  All looks are pooled, the highest
 knot that surely holds data is found, and above a start knot a family of tails (from nearly a power
-law to lighter than Gaussian) is weighed by how well it explains all counts from there on.  The
-range is the one with the least expected error over that family, relative to the best that each
-tail allows, and what is added back is the estimate with the least expected square of that error.
+law to a group that ends at a point) is weighed by how well it explains all counts from there on.
+A tail may also start later, with a second group.  The range is the one with the least expected
+error over that family, relative to the best that each tail allows, and what is added back is the
+mean over it, in which tails count the more, the less error they allow.
 
 **Privacy.** Post-processing of released counts; constants here govern accuracy only.  They were
 chosen on synthetic streams, from what they mean, and hold for every stream.
@@ -18,6 +19,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erf, ndtri
 
 from rillet.noise import FloatArray
@@ -55,6 +57,17 @@ _SHAPES: Final = (0.0625, 0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0, 8.0
 #: How likely they are where nothing is known of the values before, as of a second group.
 _SHAPE_PRIOR: Final = (0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _LENGTHS: Final = 2.0 ** np.arange(-7.0, 1.01, 0.25)
+#: A group that ends: a tail of this shape, which falls at one of these multiples of the start.
+_ENDING: Final = 16.0
+_ENDS_AT: Final = 2.0 ** (np.arange(1, 9) / 8)
+#: A second group begins in one stream of six, at any knot: twice the logarithm of these odds is
+#: added to its misfit, and what each count that is no longer explained would add by chance.
+_SECOND_GROUP: Final = 2 * math.log(5.0)
+_UNEXPLAINED: Final = 1.0
+#: By which power of the best error that a tail allows it counts less in what is added back: 2 would
+#: weigh squares of errors relative to the best and leaves heavy tails out, 1 sees to them as much
+#: as to others but follows chance counts far out.
+_RELATIVE: Final = 1.25
 #: The bulk of the values fills about this many knots.
 _RUN: Final = 5
 #: One side of a median fills about this many, four octaves: values next to it are few.
@@ -69,8 +82,11 @@ _ONE_GROUP: Final = 0.5
 #: It falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
 #: deviation of the logarithm of how much slower.
 _KINK: Final = 0.25
-#: Tails are not exactly in the family: a margin leaves out 2 % at each end, not 2.5 %.
-_LEFT_OUT: Final = 0.02
+#: Nothing but the warm-up tells of a second group at first, and it may be too small to be seen: so
+#: many knots above the top one a margin has room for what their counts do not tell from noise.
+_UNSEEN: Final = 2 * PER_OCTAVE
+#: Tails are not exactly in the family: a margin leaves out 1 % at each end, not 2.5 %.
+_LEFT_OUT: Final = 0.01
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
 #: Streams change: by so much of it the mass that is clipped in a segment may differ from what all
 #: looks together say.
@@ -222,8 +238,8 @@ class _Family:
 def _family() -> _Family:
     window = PER_OCTAVE * _REACH - 2
     ratios = 2.0 ** (np.arange(PER_OCTAVE * _REACH * _FINE + 1) / (PER_OCTAVE * _FINE))
-    shape = np.repeat(np.array(_SHAPES), _LENGTHS.size)
-    length = np.tile(_LENGTHS, len(_SHAPES))
+    shape = np.append(np.repeat(_SHAPES, _LENGTHS.size), np.full(_ENDS_AT.size, _ENDING))
+    length = np.append(np.tile(_LENGTHS, len(_SHAPES)), (_ENDS_AT**_ENDING - 1) / _ENDING)
     hazard = (ratios[None, :] ** shape[:, None] - 1) / (shape * length)[:, None]
     log_tail = -np.minimum(hazard, 700.0)
     tail = np.exp(log_tail)
@@ -239,7 +255,10 @@ def _family() -> _Family:
     return _Family(
         shape=shape,
         length=length,
-        prior=np.repeat(np.array(_SHAPE_PRIOR) / sum(_SHAPE_PRIOR), _LENGTHS.size),
+        prior=np.append(
+            np.repeat(np.array(_SHAPE_PRIOR) / sum(_SHAPE_PRIOR), _LENGTHS.size),
+            np.ones(_ENDS_AT.size),
+        ),
         ratios=ratios,
         excess=excess,
         masses=beyond[:, :-1] - beyond[:, 1:],
@@ -269,6 +288,8 @@ class Tail:
     off: FloatArray
     #: Standard deviation of the noise of a rate.
     noise_std: float
+    #: Knots above the top one where a group may be that is not seen.
+    unseen: int = 0
 
     def mean_clipped(self, end: float) -> float:
         """Estimate of E (x − end)⁺ per observation."""
@@ -292,6 +313,8 @@ class Tail:
         run = float(self.places[low + 1] - self.places[low])
         part = float(end - self.places[low]) / run
         falls = np.where(here > 0.0, here ** (1 - part) * above**part, above * part)
+        # Where next to nothing lies above, as if the density fell to nothing there.
+        falls = np.maximum(falls, above + (here - above) * (1 - part) ** 3)
         # A mean excess is convex: below its chord, and above what the chords beside it lead to.
         chord = here + part * (above - here)
         fall = mass
@@ -328,7 +351,7 @@ class Tail:
     def clipped_share(self, end: float) -> float:
         """Estimate of P(x > end): the slope of the mean excess."""
         step = 0.05 * end
-        return min(1.0, max(0.0, (self.mean_clipped(end - step) - self.mean_clipped(end)) / step))
+        return min(1.0, max(0.0, (self.mean_clipped(end) - self.mean_clipped(end + step)) / step))
 
     def margin(self, end: float, estimate: float) -> Margin:
         """How far E (x − end)⁺ may be from an estimate, with 95 %, and the spread of a sample."""
@@ -336,11 +359,16 @@ class Tail:
             return Margin()
         each = self._clipped_by(self.by_odds, end)
         least, greatest = _mixed_quantiles(self.odds, each, self._beyond(self.off, end))
+        noise = DEVIATIONS * self.noise_std
         counted = np.maximum(self.places[: self.top + 1] - end, 0.0)
-        noise = DEVIATIONS * self.noise_std * math.sqrt(float(counted @ counted))
+        unseen = np.maximum(self.places[: self.top + self.unseen + 1] - end, 0.0)
         return Margin(
-            below=math.hypot(max(0.0, estimate - max(least, 0.0)), noise),
-            above=math.hypot(max(0.0, greatest - estimate), noise),
+            below=math.hypot(
+                max(0.0, estimate - max(least, 0.0)), noise * math.sqrt(float(counted @ counted))
+            ),
+            above=math.hypot(
+                max(0.0, greatest - estimate), noise * math.sqrt(float(unseen @ unseen))
+            ),
             variance=self._square_clipped(end),
         )
 
@@ -354,13 +382,22 @@ class Tail:
         return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
 
 
-def fit_tail(looks: list[Counts], width: float, outlook: Outlook, share: float = 1.0) -> Tail:
+def fit_tail(
+    looks: list[Counts],
+    width: float,
+    outlook: Outlook,
+    share: float = 1.0,
+    *,
+    first: bool = False,
+) -> Tail:
     """Pool the looks and weigh the tails; the side has about this ``share`` of the values.
+
+    ``first``: there is no other look.
 
     ``outlook`` says what is done with them: with so many observations and so much noise, an error
     is judged beside the best that a tail allows.
     """
-    places, pooled, family = _places(looks, width), pool(looks), _family()
+    places, pooled = _places(looks, width), pool(looks)
     last_knot = len(places) - 1
     top, rates = top_knot(pooled, places, FALSE_ALARM), pooled.rates
     if top <= 1:  # nothing above the smallest knot: all values are (next to) the lower bound
@@ -369,7 +406,70 @@ def fit_tail(looks: list[Counts], width: float, outlook: Outlook, share: float =
             *(places, rates, top, top, np.ones(1), places[1:2], nothing, nothing),
             *(nothing[0], np.ones(1), nothing, nothing, pooled.noise_std),
         )
-    start = _start_knot(rates, top, pooled.noise_std) - 1
+    lowest = _start_knot(rates, top, pooled.noise_std) - 1
+    reach = min((last_knot - lowest) * _FINE, _family().ratios.size - 1) + 1
+    ends = places[lowest] * _family().ratios[:reach]
+    # At least two counts up to the top one tell of a second group.
+    starts = range(lowest, max(lowest + 1, top - 1))
+    fits = [_fit(pooled, last_knot, start, lowest, share) for start in starts]
+    misfit = np.concatenate([fit.misfit for fit in fits])
+    odds = _posterior(np.concatenate([fit.odds for fit in fits]), misfit)
+    posterior = _posterior(np.concatenate([fit.prior for fit in fits]), misfit)
+    kept = (odds > 1e-5) | (posterior > 1e-5)
+    of_starts = np.split(kept, len(fits))
+    excess = np.concatenate(
+        [
+            _excess(places, lowest, start, of_start, ends)
+            for start, of_start in zip(starts, of_starts, strict=True)
+        ]
+    )
+    # What lies between the lowest start and a later one is counted.
+    before = np.concatenate(
+        [
+            np.repeat(_counted(places, rates, lowest, start, ends), of_start.sum(), axis=0)
+            for start, of_start in zip(starts, of_starts, strict=True)
+        ]
+    )
+    clipped = np.concatenate([fit.size for fit in fits])[kept][:, None] * excess + before
+    off = excess / np.sqrt(np.concatenate([fit.precision for fit in fits])[kept])[:, None]
+    real, likely = odds[kept] > 1e-5, posterior[kept] > 1e-5
+    odds, weights = odds[kept][real], posterior[kept][likely]
+    weights = weights / weights.sum()
+    noise = outlook.noise_per_unit * ends
+    best = np.hypot(outlook.length * clipped[likely], noise[None, :]).min(axis=1)
+    back = weights / np.maximum(best / best.max(), 1e-9) ** _RELATIVE
+    return Tail(
+        places=places,
+        rates=rates,
+        top=top,
+        start=lowest,
+        weights=weights,
+        ends=ends,
+        clipped=clipped[likely],
+        clipped_std=off[likely],
+        expected=back @ clipped[likely] / back.sum(),
+        odds=odds / odds.sum(),
+        by_odds=clipped[real],
+        off=off[real],
+        noise_std=pooled.noise_std,
+        unseen=_UNSEEN if first else 0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """How well each tail explains the counts from a start on, and how likely it is before that."""
+
+    misfit: FloatArray
+    #: Of values of one group, or of a second group that begins here; and of anything as well.
+    odds: FloatArray
+    prior: FloatArray
+    size: FloatArray
+    precision: FloatArray
+
+
+def _fit(pooled: Pooled, last_knot: int, start: int, lowest: int, share: float) -> _Fit:
+    family, rates = _family(), pooled.rates
     last = min(last_knot, start + family.masses.shape[1])
     window = last - start
     observed = rates[start + 1 : last + 1]
@@ -381,43 +481,43 @@ def fit_tail(looks: list[Counts], width: float, outlook: Outlook, share: float =
     precision = np.maximum((mass**2 / variance).sum(1), 1e-300)
     size = np.maximum(0.0, (mass * observed / variance).sum(1) / precision)
     misfit = ((observed - size[:, None] * mass) ** 2 / variance).sum(1)
-    reach = min((last_knot - start) * _FINE, family.ratios.size - 1) + 1
-    excess = family.excess[:, :reach] - family.excess[:, [reach - 1]]
-    clipped = size[:, None] * places[start] * excess
-    off = places[start] * excess / np.sqrt(precision)[:, None]
+    steeper = np.log(np.maximum(family.length * _steepest(rates, start, size, share), 1.0))
+    goes_on = np.exp(-0.5 * (steeper / _KINK) ** 2)
+    if start > lowest:  # a second group, which falls slower than what is before it
+        misfit += _SECOND_GROUP + _UNEXPLAINED * (start - lowest)
+        slower = family.prior * (1 - goes_on)
+        return _Fit(misfit, slower, slower, size, precision)
     # −d ln P/d ln x over −ln P: the shape of a Weibull law that begins like this tail.
     begins = 1 / (family.length * np.maximum(-np.log(np.clip(size / share, 1e-9, 0.999)), 1e-3))
     shape = np.log(family.shape / (begins * np.minimum(begins, 1.0)))
     one_group = np.exp(-0.5 * (shape / _ONE_GROUP) ** 2)
-    steeper = np.log(np.maximum(family.length * _steepest(rates, start, size, share), 1.0))
-    goes_on = np.exp(-0.5 * (steeper / _KINK) ** 2)
-    odds = _posterior(one_group * goes_on, misfit)
-    real = odds > 1e-5
+    one_group[len(_SHAPES) * _LENGTHS.size :] = 0.0  # those that end at a point
+    of_lengths = one_group[: len(_SHAPES) * _LENGTHS.size].reshape(len(_SHAPES), -1).sum(axis=0)
+    of_lengths = np.append(np.tile(of_lengths, len(_SHAPES)), np.ones(_ENDS_AT.size))
+    one_group *= goes_on / np.maximum(of_lengths, 1e-9)
     # The values may be of one group or of several, and nobody knows.
-    of_shapes = one_group.reshape(len(_SHAPES), -1)
-    of_shapes = of_shapes / np.maximum(of_shapes.sum(axis=0), 1e-9)
-    posterior = _posterior(of_shapes.reshape(-1) * goes_on + family.prior, misfit)
-    likely = posterior > 1e-5
-    weights = posterior[likely] / posterior[likely].sum()
-    ends = places[start] * family.ratios[:reach]
-    noise = outlook.noise_per_unit * ends
-    best = np.hypot(outlook.length * clipped[likely], noise[None, :]).min(axis=1)
-    back = weights / np.maximum(best / best.max(), 1e-9) ** 2
-    return Tail(
-        places=places,
-        rates=rates,
-        top=top,
-        start=start,
-        weights=weights,
-        ends=ends,
-        clipped=clipped[likely],
-        clipped_std=off[likely],
-        expected=back @ clipped[likely] / back.sum(),
-        odds=odds[real] / odds[real].sum(),
-        by_odds=clipped[real],
-        off=off[real],
-        noise_std=pooled.noise_std,
-    )
+    return _Fit(misfit, one_group, one_group + family.prior, size, precision)
+
+
+def _excess(
+    places: FloatArray, lowest: int, start: int, tails: NDArray[np.bool_], ends: FloatArray
+) -> FloatArray:
+    """The mean excess of some tails of size 1 over each end; those begin at the lowest start."""
+    shift = (start - lowest) * _FINE
+    found = np.empty((int(tails.sum()), ends.size))
+    excess = _family().excess[tails, : ends.size - shift]
+    found[:, shift:] = places[start] * (excess - excess[:, -1:])
+    found[:, :shift] = found[:, [shift]] + (places[start] - ends[:shift])
+    return found
+
+
+def _counted(
+    places: FloatArray, rates: FloatArray, lowest: int, start: int, ends: FloatArray
+) -> FloatArray:
+    """What the counts between two starts have over each end below the later one: one row."""
+    between = slice(lowest + 1, start + 1)
+    over = np.maximum(places[between, None] - ends, 0.0)
+    return np.asarray((np.maximum(rates[between], 0.0) @ over)[None, :])
 
 
 def holds_data(side: Pooled, at_centre: float) -> bool:

@@ -1,0 +1,110 @@
+"""Second groups of values, groups that end, and what counts cannot tell: how tails are weighed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rillet.threshold import tail_model
+from rillet.threshold.base import Outlook
+from rillet.threshold.tail_model import Counts, fit_tail, knots, pool
+
+N = 100_000
+OUTLOOK = Outlook(length=N, after=N, until=N, noise_per_unit=25.0)
+NOISE = 5.0
+
+
+def look_at(values) -> Counts:
+    """Linear shares at the knots of [0, 1], without noise though some is said to be there."""
+    places = knots(1.0)
+    index = np.clip(np.searchsorted(places, values, side="right") - 1, 0, len(places) - 2)
+    part = (values - places[index]) / np.diff(places)[index]
+    exact = np.bincount(index, 1 - part, len(places)) + np.bincount(index + 1, part, len(places))
+    return Counts(exact, len(values), NOISE, laplace=False)
+
+
+def two_groups() -> np.ndarray:
+    """Exponential values, of which two in a hundred are eight times larger."""
+    random = np.random.default_rng(1)
+    values = random.exponential(0.003, N)
+    values[random.random(N) < 0.02] *= 8
+    return values
+
+
+def test_a_tail_may_start_again_with_a_second_group(monkeypatch):
+    """With the noise of looks what is added back is nearer to what was clipped."""
+    values, end = two_groups(), 0.03
+    exact, truth = look_at(values).values, float(np.maximum(values - end, 0.0).mean())
+
+    def off() -> float:
+        random, found = np.random.default_rng(6), []
+        for _ in range(40):
+            noisy = exact + random.normal(0.0, 40.0, exact.size)
+            tail = fit_tail([Counts(noisy, N, 40.0, laplace=False)], 1.0, OUTLOOK)
+            found.append(tail.mean_clipped(end))
+        return float(np.sqrt(np.mean((np.array(found) / truth - 1) ** 2)))
+
+    with_starts = off()
+    monkeypatch.setattr(tail_model, "_SECOND_GROUP", np.inf)
+    assert with_starts < 0.9 * off()
+
+
+def test_values_that_fall_slower_than_before_are_a_second_group(monkeypatch):
+    """Else they would be taken for the beginning of a tail that is nearly a power law."""
+    look = look_at(two_groups())
+    tail = fit_tail([look], 1.0, OUTLOOK)
+    pooled = pool([look])
+    kink = tail_model._fit(pooled, len(pooled.rates) - 1, tail.start, tail.start, 1.0)
+    monkeypatch.setattr(tail_model, "_KINK", np.inf)
+    none = tail_model._fit(pooled, len(pooled.rates) - 1, tail.start, tail.start, 1.0)
+    family = tail_model._family()
+    slow = family.length > 1.0
+    assert kink.odds[slow].sum() < 0.1 * none.odds[slow].sum()
+    steep = family.length < 0.1
+    np.testing.assert_allclose(kink.odds[steep], none.odds[steep])
+
+
+def test_a_second_group_falls_slower_than_what_is_before_it():
+    """Where the tail falls all the faster there is nothing to start again for."""
+    look = look_at(np.random.default_rng(2).exponential(0.003, N))
+    pooled = pool([look])
+    tail = fit_tail([look], 1.0, OUTLOOK)
+    later = tail_model._fit(pooled, len(pooled.rates) - 1, tail.start + 2, tail.start, 1.0)
+    family = tail_model._family()
+    before = tail_model._steepest(pooled.rates, tail.start + 2, later.size, 1.0)
+    assert later.prior[family.length * before < 1.0].max() == 0.0
+    assert later.prior.max() > 0.5
+
+
+def test_a_group_that_ends_between_two_knots_is_added_back():
+    """All of it is counted on the knots beside it, also what only the upper one tells."""
+    random = np.random.default_rng(3)
+    values = np.concatenate((random.exponential(0.003, N - 700), random.normal(0.085, 0.002, 700)))
+    tail = fit_tail([look_at(values)], 1.0, OUTLOOK)
+    for end in (0.05, 0.07):
+        truth = float(np.maximum(values - end, 0.0).mean())
+        assert tail.mean_clipped(end) == pytest.approx(truth, rel=0.25)
+
+
+def test_towards_the_bound_something_is_left_to_clip():
+    """Values spread over the last bin: neither nothing nor all of it lies beyond its middle."""
+    values = np.random.default_rng(4).uniform(0.5, 1.0, N)
+    tail = fit_tail([look_at(values)], 1.0, OUTLOOK)
+    ends = np.linspace(0.8, 1.0, 9)
+    found = np.array([tail.mean_clipped(end) for end in ends])
+    truth = np.array([np.maximum(values - end, 0.0).mean() for end in ends])
+    assert np.all(np.diff(found) < 0) and found[-1] == 0.0
+    assert np.all(found[:5] > 0.4 * truth[:5]) and np.all(found[:5] < 2.0 * truth[:5])
+    assert tail.clipped_share(1.0) == 0.0
+
+
+def test_the_first_look_leaves_room_for_a_group_that_it_does_not_see():
+    values = np.random.default_rng(5).exponential(0.003, N)
+    alone, later = (fit_tail([look_at(values)], 1.0, OUTLOOK, first=one) for one in (True, False))
+    end = float(alone.places[alone.top])
+    estimate = alone.mean_clipped(end)
+    first, other = alone.margin(end, estimate), later.margin(end, estimate)
+    reach = knots(1.0)[alone.top + 1 : alone.top + 7] - end
+    room = 1.96 * NOISE / N * np.sqrt(reach @ reach)
+    assert first.below == other.below
+    assert first.above == pytest.approx(np.hypot(other.above, room), rel=1e-3)
