@@ -377,8 +377,7 @@ def shares(make: Make, upper: float, runs: int) -> Iterator[tuple[float, float]]
 TINY = 3e-5
 
 
-#: Known not to hold, and so must fail: a share is read off tails no heavier than exponential, and
-#: between the last two knots below the bound it is taken to be 0.
+#: Known not to hold, and so must fail: the tail is too heavy to be read off.
 UNKNOWN_SHARE = ("Pareto 1.5",)
 
 

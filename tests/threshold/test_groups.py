@@ -76,8 +76,35 @@ def test_a_second_group_falls_slower_than_what_is_before_it():
     assert later.prior.max() > 0.5
 
 
-def test_a_group_that_ends_between_two_knots_is_added_back():
-    """All of it is counted on the knots beside it, also what only the upper one tells."""
+def test_some_tails_end_at_a_point():
+    """Up to there nearly all values are above, a fifth further out none is."""
+    family = tail_model._family()
+    ending = family.shape == tail_model._ENDING
+    assert ending.sum() == tail_model._ENDS_AT.size and np.all(family.prior[ending] > 0)
+    for ends_at, excess in zip(tail_model._ENDS_AT, family.excess[ending], strict=True):
+        assert excess[0] == pytest.approx(ends_at - 1, rel=0.35, abs=0.01)
+        assert np.interp(1.25 * ends_at, family.ratios, excess) < 1e-3
+
+
+def test_below_a_later_start_a_tail_is_a_line_and_the_rest_is_counted():
+    """Brute force over the counts between two starts, at ends on both sides of the later one."""
+    places, lowest, start = knots(1.0), 80, 83
+    rates = np.random.default_rng(7).random(places.size)
+    ends = places[lowest] * tail_model._family().ratios[:60]
+    (found,) = tail_model._counted(places, rates, lowest, start, ends)
+    between = range(lowest + 1, start + 1)
+    truth = [sum(rates[k] * max(places[k] - end, 0.0) for k in between) for end in ends]
+    np.testing.assert_allclose(found, truth, atol=1e-15)
+    tails = np.arange(tail_model._family().shape.size) % 50 == 0
+    excess = tail_model._excess(places, lowest, start, tails, ends)
+    at_start = 18
+    np.testing.assert_allclose(ends[at_start], places[start])
+    line = excess[:, [at_start]] + places[start] - ends[:at_start]
+    np.testing.assert_allclose(excess[:, :at_start], line)
+    assert np.all(excess[:, -1] == 0.0) and np.all(np.diff(excess, axis=1) <= 0.0)
+
+
+def test_a_narrow_group_is_counted_on_the_knots_beside_it():
     random = np.random.default_rng(3)
     values = np.concatenate((random.exponential(0.003, N - 700), random.normal(0.085, 0.002, 700)))
     tail = fit_tail([look_at(values)], 1.0, OUTLOOK)
