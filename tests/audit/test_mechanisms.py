@@ -19,6 +19,7 @@ from rillet.audit.broken import BROKEN, catch
 from rillet.audit.exposure import exposure, in_miniature
 from rillet.audit.family import SECRETS, audit_one, caught_of
 from rillet.audit.mechanisms import OneLook, Secrets
+from rillet.audit.trials import Trials
 from rillet.noise import Secret
 from rillet.statistic import STATISTICS
 from rillet.strategy import STRATEGIES, Strategy
@@ -85,6 +86,18 @@ def test_the_chances_of_all_statements_together():
     statistical = [c for c in report.checks if c.name.split()[0] in ("noise", "trials", "black")]
     assert 6 <= len(statistical) <= _STATEMENTS
     assert FAMILY_ALPHA == 0.01
+
+
+@pytest.mark.parametrize(("second", "passed"), [(0.5, True), (1e-9, False)])
+def test_noise_fails_where_other_draws_contradict_it_too(monkeypatch, second, passed):
+    """One test in a thousand that is below its α is no fault, and such an audit is no alarm."""
+    drawn = iter((1e-4, second))
+    monkeypatch.setattr(Trials, "noise_p_values", lambda *_: {"scale": next(drawn), "repeats": 1.0})
+    report = audit(SUBJECTS["binary-tree"], QUICK)
+    scale, repeats = (one for one in report.checks if one.name.startswith("noise"))
+    assert (scale.passed, repeats.passed) == (passed, True)
+    assert scale.detail == f"p-value 0.0001, and {second:.2g} of other draws"
+    assert repeats.detail == "p-value 1"
 
 
 # --- A user's own ----------------------------------------------------------------------------
