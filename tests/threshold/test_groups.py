@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from helpers.looks import look_at
 from rillet.threshold import tail_model
 from rillet.threshold.base import Outlook
 from rillet.threshold.tail_model import Counts, fit_tail, knots, pool
@@ -12,15 +13,6 @@ from rillet.threshold.tail_model import Counts, fit_tail, knots, pool
 N = 100_000
 OUTLOOK = Outlook(length=N, after=N, until=N, noise_per_unit=25.0)
 NOISE = 5.0
-
-
-def look_at(values) -> Counts:
-    """Linear shares at the knots of [0, 1], without noise though some is said to be there."""
-    places = knots(1.0)
-    index = np.clip(np.searchsorted(places, values, side="right") - 1, 0, len(places) - 2)
-    part = (values - places[index]) / np.diff(places)[index]
-    exact = np.bincount(index, 1 - part, len(places)) + np.bincount(index + 1, part, len(places))
-    return Counts(exact, len(values), NOISE, laplace=False)
 
 
 def two_groups() -> np.ndarray:
@@ -34,7 +26,7 @@ def two_groups() -> np.ndarray:
 def test_a_tail_may_start_again_with_a_second_group(monkeypatch):
     """With the noise of looks what is added back is nearer to what was clipped."""
     values, end = two_groups(), 0.03
-    exact, truth = look_at(values).values, float(np.maximum(values - end, 0.0).mean())
+    exact, truth = look_at(values, NOISE).values, float(np.maximum(values - end, 0.0).mean())
 
     def off() -> float:
         random, found = np.random.default_rng(6), []
@@ -51,7 +43,7 @@ def test_a_tail_may_start_again_with_a_second_group(monkeypatch):
 
 def test_values_that_fall_slower_than_before_are_a_second_group(monkeypatch):
     """Else they would be taken for the beginning of a tail that is nearly a power law."""
-    look = look_at(two_groups())
+    look = look_at(two_groups(), NOISE)
     tail = fit_tail([look], 1.0, OUTLOOK)
     pooled = pool([look])
     kink = tail_model._fit(pooled, len(pooled.rates) - 1, tail.start, tail.start, 1.0)
@@ -66,7 +58,7 @@ def test_values_that_fall_slower_than_before_are_a_second_group(monkeypatch):
 
 def test_a_second_group_falls_slower_than_what_is_before_it():
     """Where the tail falls all the faster there is nothing to start again for."""
-    look = look_at(np.random.default_rng(2).exponential(0.003, N))
+    look = look_at(np.random.default_rng(2).exponential(0.003, N), NOISE)
     pooled = pool([look])
     tail = fit_tail([look], 1.0, OUTLOOK)
     later = tail_model._fit(pooled, len(pooled.rates) - 1, tail.start + 2, tail.start, 1.0)
@@ -107,7 +99,7 @@ def test_below_a_later_start_a_tail_is_a_line_and_the_rest_is_counted():
 def test_a_narrow_group_is_counted_on_the_knots_beside_it():
     random = np.random.default_rng(3)
     values = np.concatenate((random.exponential(0.003, N - 700), random.normal(0.085, 0.002, 700)))
-    tail = fit_tail([look_at(values)], 1.0, OUTLOOK)
+    tail = fit_tail([look_at(values, NOISE)], 1.0, OUTLOOK)
     for end in (0.05, 0.07):
         truth = float(np.maximum(values - end, 0.0).mean())
         assert tail.mean_clipped(end) == pytest.approx(truth, rel=0.25)
@@ -116,7 +108,7 @@ def test_a_narrow_group_is_counted_on_the_knots_beside_it():
 def test_towards_the_bound_something_is_left_to_clip():
     """Values spread over the last bin: neither nothing nor all of it lies beyond its middle."""
     values = np.random.default_rng(4).uniform(0.5, 1.0, N)
-    tail = fit_tail([look_at(values)], 1.0, OUTLOOK)
+    tail = fit_tail([look_at(values, NOISE)], 1.0, OUTLOOK)
     ends = np.linspace(0.8, 1.0, 9)
     found = np.array([tail.mean_clipped(end) for end in ends])
     truth = np.array([np.maximum(values - end, 0.0).mean() for end in ends])
@@ -127,7 +119,9 @@ def test_towards_the_bound_something_is_left_to_clip():
 
 def test_the_first_look_leaves_room_for_a_group_that_it_does_not_see():
     values = np.random.default_rng(5).exponential(0.003, N)
-    alone, later = (fit_tail([look_at(values)], 1.0, OUTLOOK, first=one) for one in (True, False))
+    alone, later = (
+        fit_tail([look_at(values, NOISE)], 1.0, OUTLOOK, first=one) for one in (True, False)
+    )
     end = float(alone.places[alone.top])
     estimate = alone.mean_clipped(end)
     first, other = alone.margin(end, estimate), later.margin(end, estimate)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from helpers.looks import look_at
 from rillet.threshold.base import Outlook
 from rillet.threshold.tail_model import (
     _LEFT_OUT,
-    Counts,
     _mixed_quantiles,
     counted_margin,
     counted_rate_margin,
@@ -20,16 +20,6 @@ from rillet.threshold.tail_model import (
 
 N, SCALE = 20_000, 0.01
 OUTLOOK = Outlook(length=N, after=N, until=N, noise_per_unit=15.0)
-
-
-def counts_of(values, noise: float, random) -> Counts:
-    """Linear shares at the knots of [0, 1], with Gaussian noise."""
-    places = knots(1.0)
-    index = np.clip(np.searchsorted(places, values, side="right") - 1, 0, len(places) - 2)
-    part = (values - places[index]) / np.diff(places)[index]
-    exact = np.bincount(index, 1 - part, len(places)) + np.bincount(index + 1, part, len(places))
-    noisy = exact + noise * random.normal(size=len(places))
-    return Counts(noisy, len(values), noise, laplace=False)
 
 
 def test_ends_of_a_mixture_leave_out_what_they_say():
@@ -45,7 +35,7 @@ def test_ends_of_a_mixture_leave_out_what_they_say():
 def test_moments_beyond_an_end_are_those_of_the_tail(part):
     """Of exponential values E (x − e)⁺ is θ·P(x > e), and E ((x − e)⁺)² is 2θ²·P(x > e)."""
     random = np.random.default_rng(2)
-    tail = fit_tail([counts_of(random.exponential(SCALE, 10 * N), 0.5, random)], 1.0, OUTLOOK)
+    tail = fit_tail([look_at(random.exponential(SCALE, 10 * N), 0.5, random)], 1.0, OUTLOOK)
     end, beyond = part * SCALE, np.exp(-part)
     estimate = tail.mean_clipped(end)
     assert estimate == pytest.approx(SCALE * beyond, rel=0.3)
@@ -62,7 +52,7 @@ def test_a_fitted_margin_holds_what_was_clipped(sigma):
     for _ in range(60):
         values = np.minimum(SCALE / 10 * random.lognormal(1.0, sigma, N), 1.0)
         end = float(np.quantile(values, 0.995))
-        look = counts_of(values, 15.0, random)
+        look = look_at(values, 15.0, random)
         mass, margin = removed_mass([look], [end], 1.0, fit_tail([look], 1.0, OUTLOOK), OUTLOOK)
         truth = float(np.maximum(values - end, 0.0).sum())
         below, above = margin.of(1)  # of the whole mass: its variance is that of all values
@@ -80,7 +70,7 @@ def test_of_a_power_law_more_is_added_back_than_light_tails_explain(index):
     for _ in range(20):
         values = np.minimum(SCALE / 10 * (1 + random.pareto(index, N)), 1.0)
         end = float(np.quantile(values, 0.995))
-        look = counts_of(values, 15.0, random)
+        look = look_at(values, 15.0, random)
         found += removed_mass([look], [end], 1.0, fit_tail([look], 1.0, OUTLOOK), OUTLOOK)[0]
         truth += float(np.maximum(values - end, 0.0).sum())
     assert 0.25 < found / truth < 1.0
@@ -93,7 +83,7 @@ def test_between_knots_a_mean_excess_is_convex():
     low, high = places[-7], places[-6]
     group = low + 0.75 * (high - low)
     values = np.concatenate((random.exponential(SCALE, N), np.full(200, group)))
-    tail = fit_tail([counts_of(values, 0.5, random)], 1.0, OUTLOOK)
+    tail = fit_tail([look_at(values, 0.5, random)], 1.0, OUTLOOK)
     end = low + 0.4 * (high - low)
     assert tail.mean_clipped(end) * len(values) == pytest.approx(200 * (group - end), rel=0.1)
 
@@ -104,7 +94,7 @@ def test_a_look_speaks_for_itself_as_far_as_its_counts_tell():
     end, found, truth = 5 * SCALE, [], []
     for _ in range(20):
         parts = [random.exponential(scale * SCALE, N) for scale in (1.0, 1.15)]
-        looks = [counts_of(part, 3.0, random) for part in parts]
+        looks = [look_at(part, 3.0, random) for part in parts]
         together = fit_tail(looks, 1.0, OUTLOOK)
         pooled = [N * together.mean_clipped(end)] * 2
         mass, _ = removed_mass(looks[:1] * 2, [end, 1.0], 1.0, together, OUTLOOK)
@@ -121,7 +111,7 @@ def test_counts_up_to_the_bound_hold_any_second_group():
     for _ in range(60):
         values = random.exponential(SCALE, N)
         values[:10] = 0.9
-        end, look = 5 * SCALE, counts_of(values, 4.0, random)
+        end, look = 5 * SCALE, look_at(values, 4.0, random)
         margin = counted_margin([look], [end], 1.0, 0.0)
         truth = float(np.maximum(values - end, 0.0).sum())
         held += -margin.below <= truth <= margin.above

@@ -79,7 +79,9 @@ _EMPTY_ALARM: Final = 1e-5
 #: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
 #: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
-#: It falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
+#: Values are so many times as likely of one group as of anything else.
+_MORE_LIKELY: Final = 2.0
+#: A tail falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
 #: deviation of the logarithm of how much slower.
 _KINK: Final = 0.25
 #: Nothing but the warm-up tells of a second group at first, and it may be too small to be seen: so
@@ -88,10 +90,14 @@ _UNSEEN: Final = 2 * PER_OCTAVE
 #: Tails are not exactly in the family: a margin leaves out 1 % at each end, not 2.5 %.
 _LEFT_OUT: Final = 0.01
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
-#: Streams change: by so much of it the mass that is clipped in a segment may differ from what all
-#: looks together say.
-_CHANGES: Final = 0.5
-#: A segment speaks for itself where it differs from all looks together by this many deviations.
+#: Streams change: by so much of it what is added back for a segment to come may be off.  That is
+#: less than streams change, as the segment's own look will see most of it.
+_CHANGE_TO_COME: Final = 0.35
+#: By how much of it the mass of past segments differs from what all looks together say is learned
+#: from the looks: each of these is as likely before.
+_CHANGES: Final = 2.0 ** np.arange(-4.0, 1.01, 0.5)
+#: A segment speaks for itself where it differs from all looks together by this many deviations, of
+#: noise, of chance and of what a count is trusted to.
 _CONTRADICTION: Final = 5.0
 
 
@@ -300,31 +306,13 @@ class Tail:
         if self.ends.size == 1 or end >= self.places[self.top]:
             return self._beyond(tails, end)
         # Counted knots up to the top one, the fitted tail beyond it.
-        top_place, (outside, mass) = float(self.places[self.top]), self._at_top(tails)
         low = int(np.searchsorted(self.places, end, side="right")) - 1
-
-        def over(knot: int) -> FloatArray:
-            between = slice(knot + 1, self.top + 1)
-            counted = float(self.rates[between] @ (self.places[between] - self.places[knot]))
-            beyond = mass * (top_place - float(self.places[knot]))
-            return np.asarray(np.maximum(0.0, counted + outside + beyond))
-
-        here, above = over(low), over(low + 1)
-        run = float(self.places[low + 1] - self.places[low])
-        part = float(end - self.places[low]) / run
-        falls = np.where(here > 0.0, here ** (1 - part) * above**part, above * part)
-        # Where next to nothing lies above, as if the density fell to nothing there.
-        falls = np.maximum(falls, above + (here - above) * (1 - part) ** 3)
-        # A mean excess is convex: below its chord, and above what the chords beside it lead to.
-        chord = here + part * (above - here)
-        fall = mass
-        if low + 1 < self.top:
-            fall = (above - over(low + 2)) / float(self.places[low + 2] - self.places[low + 1])
-        least = above + (1 - part) * run * fall
-        if low:
-            fall = (over(low - 1) - here) / float(self.places[low] - self.places[low - 1])
-            least = np.maximum(least, here - part * run * fall)
-        return np.asarray(np.clip(falls, np.minimum(least, chord), chord))
+        around = self.places[max(low - 1, 0) : low + 3]
+        outside, mass = self._at_top(tails)
+        reach = np.maximum(self.places[: self.top + 1] - around[:, None], 0.0)
+        counted = (reach @ self.rates[: self.top + 1])[:, None]
+        beyond = outside + mass * (self.places[self.top] - around[:, None])
+        return _between(around, np.maximum(counted + beyond, 0.0), end)
 
     def _beyond(self, tails: FloatArray, end: float) -> FloatArray:
         """What each of some tails has over an end, without what is counted below the top knot."""
@@ -380,6 +368,54 @@ class Tail:
         here = self.odds @ self._clipped_by(self.by_odds, end)
         excess = np.concatenate(([here], expected[first:]))
         return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
+
+
+def _between(places: FloatArray, excess: FloatArray, end: float) -> FloatArray:
+    """Mean excesses over an end between two of these places, a column each.
+
+    Their slope at a place, which is the mass above it, is what the harmonic mean of the rates
+    beside it says (exactly so of an exponential law), no more than before it and no less than after
+    it, and nothing at a bound.  That tells how much lies between two places, and its mean; of laws
+    with this mean the truncated exponential assumes least.
+    """
+    low = int(np.searchsorted(places, end, side="right")) - 1
+    runs = np.diff(places)[:, None]
+    chords = np.maximum(excess[:-1] - excess[1:], 0.0) / runs
+    logs = np.log(np.maximum(excess, 1e-300))
+    rates = np.maximum((logs[:-1] - logs[1:]) / runs, 1e-9)
+
+    def mass_above(at: int) -> FloatArray:
+        if at == len(places) - 1:
+            return np.zeros_like(chords[0])
+        if at == 0:
+            return np.asarray(chords[0])
+        mean = 2 * excess[at] / (1 / rates[at - 1] + 1 / rates[at])
+        return np.asarray(np.maximum(np.minimum(mean, chords[at - 1]), chords[at]))
+
+    run, chord = float(runs[low, 0]), chords[low]
+    part = (end - float(places[low])) / run
+    beyond = np.minimum(mass_above(low + 1), chord)
+    mass = np.maximum(mass_above(low), chord) - beyond
+    mean = np.divide(chord - beyond, mass, out=np.full_like(mass, 0.5), where=mass > 0.0)
+    within = run * mass * _excess_of_truncated(mean, part)
+    return np.asarray(excess[low + 1] + (1 - part) * run * beyond + within)
+
+
+def _excess_of_truncated(mean: FloatArray, end: float) -> FloatArray:
+    """The mean excess over an end of exponential laws on [0, 1] with these means."""
+    rates, means = _truncated()
+    rate = np.interp(mean, means, rates)
+    rate = np.where(mean < means[0], 1 / np.maximum(mean, 1e-3), rate)
+    rate = np.where(np.abs(rate) < 1e-3, 1e-3, rate)
+    last = np.exp(-rate)
+    return np.asarray(((np.exp(-rate * end) - last) / rate - (1 - end) * last) / (1 - last))
+
+
+@lru_cache(maxsize=1)
+def _truncated() -> tuple[FloatArray, FloatArray]:
+    """Rates of exponential laws on [0, 1], and their means, which rise."""
+    rates = np.linspace(40.0, -40.0, 1000)  # without 0
+    return rates, 1 / rates - 1 / np.expm1(rates)
 
 
 def fit_tail(
@@ -496,7 +532,7 @@ def _fit(pooled: Pooled, last_knot: int, start: int, lowest: int, share: float) 
     of_lengths = np.append(np.tile(of_lengths, len(_SHAPES)), np.ones(_ENDS_AT.size))
     one_group *= goes_on / np.maximum(of_lengths, 1e-9)
     # The values may be of one group or of several, and nobody knows.
-    return _Fit(misfit, one_group, one_group + family.prior, size, precision)
+    return _Fit(misfit, one_group, _MORE_LIKELY * one_group + family.prior, size, precision)
 
 
 def _excess(
@@ -613,7 +649,7 @@ def choose_end(
         return float(tail.ends[0])
     ends, clipped = tail.ends + beside, tail.clipped
     reach = np.maximum(tail.places[: tail.top + 1, None] - tail.ends, 0.0)
-    unsure = (tail.noise_std**2) * (reach**2).sum(axis=0) + (_CHANGES * tail.expected) ** 2
+    unsure = (tail.noise_std**2) * (reach**2).sum(axis=0) + (_CHANGE_TO_COME * tail.expected) ** 2
     left = np.sqrt((clipped - tail.expected) ** 2 + tail.clipped_std**2 + unsure)
     alone = noise_per_unit * ends[None, :]
     known, next_one = np.array(past), len(past)
@@ -650,28 +686,30 @@ def removed_mass(
     """Estimate of the mass that clipping took from all looks so far, each at its own range.
 
     By all looks ``together``, and as far as its own counts tell by the look itself: what it has
-    more or less is shared between a change of the stream and noise by their variances, and where it
-    contradicts them the look speaks alone.  With how far the estimate may be off, which adds up.
+    more or less is shared between what these values are by chance, a change of the stream and noise
+    by their variances, and where it contradicts them the look speaks alone.  With how far the
+    estimate may be off, which adds up.
     """
     total, margin, more, variance = 0.0, Margin(), 0.0, 0.0
-    for look, end in zip(looks, ends, strict=True):
+    differences = [_difference(*own, together) for own in zip(looks, ends, strict=True)]
+    likely = _likely_changes([one for one in differences if not one.contradicts])
+    for look, end, own in zip(looks, ends, differences, strict=True):
         source, moved = together, 0.0
         each = together.mean_clipped(end)
         if len(looks) > 1:
-            difference, off, counted = _difference(look, together, end)
-            if abs(difference) > _CONTRADICTION * off:
+            if own.contradicts:
                 source = fit_tail([look], width, outlook, share)
                 each = source.mean_clipped(end)
-            elif counted > 0.0:
-                change = likely = (_CHANGES * counted) ** 2
-                if difference < 0.0:  # no more can be missing than there is; more may be noise
-                    change = max(likely, difference**2 - off**2)
-                part = change / (change + off**2)
+            elif own.expected > 0.0:
+                changes = (_CHANGES * own.expected) ** 2
+                all_of_it = changes + own.by_chance + own.noise
+                part = float(likely @ ((changes + own.by_chance) / all_of_it))
                 # What lies beyond the counts is likely to change as they do.
                 mass = look.observations * each
-                beyond = difference * likely / (likely + off**2) * max(0.0, mass / counted - 1)
-                moved = max(difference * part + beyond, -mass)
-                more, variance = more + (1 - part) * difference, variance + off**2
+                ratio = mass / own.expected
+                beyond = float(likely @ (changes / all_of_it)) * max(0.0, ratio - 1)
+                moved = max(own.more * (part * min(ratio, 1.0) + beyond), -mass)
+                more, variance = more + (1 - part) * own.more, variance + own.variance
         total += look.observations * each + moved
         margin = margin.plus(source.margin(end, each), look.observations)
     if abs(more) > DEVIATIONS * math.sqrt(variance):  # a stream that changes little by little
@@ -706,15 +744,47 @@ def counted_rate_margin(looks: list[Counts], end: float, width: float, each: flo
     return Margin(max(0.0, min(each, each - found + off)), max(0.0, found + off - each), squared)
 
 
-def _difference(look: Counts, together: Tail, end: float) -> tuple[float, float, float]:
-    """How much more than all looks together a look has beyond an end, and its deviation.
+@dataclass(frozen=True)
+class _Difference:
+    """How much more than all looks together a look has beyond an end.
 
-    And how much it should have: of what is counted, up to the top knot.
+    And how much it should have: of what is counted, up to the top knot.  With what varies: the
+    noise of its counts, and how many values they are by chance.
     """
+
+    more: float
+    expected: float
+    noise: float
+    by_chance: float
+
+    @property
+    def variance(self) -> float:
+        return self.noise + self.by_chance
+
+    @property
+    def contradicts(self) -> bool:
+        trusted = self.variance + (_MISFIT * self.expected) ** 2
+        return abs(self.more) > _CONTRADICTION * math.sqrt(trusted)
+
+
+def _likely_changes(differences: list[_Difference]) -> FloatArray:
+    """How likely a stream with these differences changes by each of some parts."""
+    expected = np.array([one.expected for one in differences])
+    more = np.array([one.more for one in differences])
+    variance = np.array([one.variance for one in differences])
+    variance = variance + np.multiply.outer(_CHANGES**2, np.maximum(expected, 0.0) ** 2)
+    variance, square = variance[:, expected > 0.0], more[expected > 0.0] ** 2
+    return _posterior(np.ones(len(_CHANGES)), (np.log(variance) + square / variance).sum(axis=1))
+
+
+def _difference(look: Counts, end: float, together: Tail) -> _Difference:
     own_top = top_knot(pool([look]), together.places, FALSE_ALARM)
     until = max(own_top, together.top) + 1
     reach = np.maximum(together.places[:until] - end, 0.0)
     expected = look.observations * together.rates[:until]
-    difference = float(reach @ (look.values[:until] - expected))
-    variance = look.variance * float(reach @ reach) + float(reach**2 @ np.maximum(expected, 0.0))
-    return difference, math.sqrt(variance), float(reach @ expected)
+    return _Difference(
+        more=float(reach @ (look.values[:until] - expected)),
+        expected=float(reach @ expected),
+        noise=look.variance * float(reach @ reach),
+        by_chance=float(reach**2 @ np.maximum(expected, 0.0)),
+    )
