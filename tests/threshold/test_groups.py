@@ -170,7 +170,7 @@ def test_odds_of_a_group_out_of_sight_are_those_of_bayes():
             more = size * max(0.0, 1 - abs(place - places[knot]) / gap)
             ratio += norm.logpdf(pooled.rates[knot], mass + more, std)
             ratio -= norm.logpdf(pooled.rates[knot], mass, std)
-        before = 0.75 * np.sqrt(size) * (places[tail.top] / place) ** 2 / near
+        before = 0.5 * np.sqrt(size) * (places[tail.top] / place) ** 2 / near
         assert odds == pytest.approx(before * np.exp(ratio), rel=1e-6)
 
 

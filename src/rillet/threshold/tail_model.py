@@ -92,10 +92,10 @@ _UNSEEN: Final = 2 * PER_OCTAVE
 #: A group that no count tells from noise may lie above the top knot, of all sizes for which that is
 #: so: here in octaves of the noise of a count.
 _SIZES: Final = 2.0 ** np.arange(-1.0, 2.01)
-#: How likely that is for each octave of its share p of the values: ¾√p, as the odds of
+#: How likely that is for each octave of its share p of the values: ½√p, as the odds of
 #: Jeffreys' prior of a share are (1946).  Where streams are long what is not seen is few values,
 #: and a group is the less likely to be so small.  It is less likely further out, by the square.
-_GROUP_ODDS: Final = 0.75
+_GROUP_ODDS: Final = 0.5
 #: Tails are not exactly in the family: a margin leaves out 1 % at each end, not 2.5 %.
 _LEFT_OUT: Final = 0.01
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
