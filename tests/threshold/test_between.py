@@ -142,8 +142,8 @@ def test_values_that_go_on_as_they_begin_are_likelier_than_others(monkeypatch):
     for _ in range(20):
         values = np.minimum(SCALE / 10 * (1 + random.pareto(1.0, N)), 1.0)
         look = look_at(values, 15.0, random)
-        for place, more_likely in enumerate((0.0, 2.0)):
-            monkeypatch.setattr(tail_model, "_MORE_LIKELY", more_likely)
+        for place, more_likely in enumerate((0.0, 0.5)):
+            monkeypatch.setattr(tail_model, "_ONE_GROUP_ODDS", more_likely)
             believed[place] += fit_tail([look], 1.0, OUTLOOK).mean_clipped(0.2)
     assert believed[1] > 1.3 * believed[0]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from helpers.looks import look_at
 from rillet.threshold import tail_model
 from rillet.threshold.base import Outlook
-from rillet.threshold.tail_model import Counts, fit_tail, knots, pool
+from rillet.threshold.tail_model import _FINE, Counts, Pooled, fit_tail, knots, pool
 
 N = 100_000
 OUTLOOK = Outlook(length=N, after=N, until=N, noise_per_unit=25.0)
@@ -129,3 +132,88 @@ def test_the_first_look_leaves_room_for_a_group_that_it_does_not_see():
     room = 1.96 * NOISE / N * np.sqrt(reach @ reach)
     assert first.below == other.below
     assert first.above == pytest.approx(np.hypot(other.above, room), rel=1e-3)
+
+
+def seen_of(values: np.ndarray, noise: float, seed: int) -> tuple[Counts, Pooled]:
+    random = np.random.default_rng(seed)
+    counts = look_at(values, noise, random)
+    return counts, pool([counts])
+
+
+def test_odds_of_a_group_out_of_sight_are_those_of_bayes():
+    """By brute force: what noise makes of each count with the group, over that without it."""
+    counts, pooled = seen_of(np.random.default_rng(8).exponential(0.003, N), 40.0, 9)
+    tail = fit_tail([counts], 1.0, OUTLOOK)
+    places, mean = tail.places, tail.weights @ tail.clipped
+    found = tail_model._out_of_sight(pooled, places, tail.top, tail.start, mean)
+    assert found[0].size > 10
+    at_knots = np.append(mean[::_FINE], mean[-1])
+    knots_above = range(tail.top + 1, tail.top + 7)
+
+    def mass_at(knot: int) -> float:
+        here = knot - tail.start
+        slopes = [
+            (at_knots[k] - at_knots[k + 1]) / (places[tail.start + k + 1] - places[tail.start + k])
+            for k in (here - 1, here)
+        ]
+        return slopes[0] - slopes[1]
+
+    near = sum((places[tail.top] / place) ** 2 for place in places_and_half_ways(places, tail.top))
+    for place, size, odds in zip(*found, strict=True):
+        ratio = 0.0
+        for knot in knots_above:
+            mass = mass_at(knot)
+            std = np.sqrt(pooled.noise_std**2 + mass / N + (0.1 * mass) ** 2)
+            gap = (places[knot + 1] if place > places[knot] else places[knot]) - (
+                places[knot] if place > places[knot] else places[knot - 1]
+            )
+            more = size * max(0.0, 1 - abs(place - places[knot]) / gap)
+            ratio += norm.logpdf(pooled.rates[knot], mass + more, std)
+            ratio -= norm.logpdf(pooled.rates[knot], mass, std)
+        before = 0.5 * np.sqrt(size) * (places[tail.top] / place) ** 2 / near
+        assert odds == pytest.approx(before * np.exp(ratio), rel=1e-6)
+
+
+def places_and_half_ways(places: np.ndarray, top: int) -> list[float]:
+    """The knots above the top one, and what lies in the middle of two."""
+    above = places[top + 1 : top + 7].tolist()
+    return above + [(one + other) / 2 for one, other in pairwise(above)]
+
+
+def test_a_group_out_of_sight_is_added_back_by_how_likely_it_is(monkeypatch):
+    """Two in a thousand beyond all others, on two counts with noise of nearly as many."""
+    random = np.random.default_rng(10)
+    values = np.concatenate((random.exponential(0.003, N - 200), np.full(200, 0.05)))
+    exact, truth = look_at(values, 1.0).values, float(np.maximum(values - 0.03, 0.0).mean())
+    outlook = Outlook(length=N, after=N, until=N, noise_per_unit=200.0)
+
+    def error() -> float:
+        draws, found = np.random.default_rng(11), []
+        for _ in range(60):
+            noisy = Counts(exact + draws.normal(0.0, 90.0, exact.size), N, 90.0, laplace=False)
+            found.append(fit_tail([noisy], 1.0, outlook).mean_clipped(0.03))
+        return float(np.sqrt(np.mean((np.array(found) - truth) ** 2)))
+
+    weighed = error()
+    monkeypatch.setattr(tail_model, "_GROUP_ODDS", 0.0)
+    assert weighed < 0.95 * error()
+
+
+def test_where_streams_are_long_a_group_out_of_sight_is_unlikely():
+    """It is fewer values: a hundredth of the share has a tenth of the odds."""
+    mean, places = np.zeros(22 * _FINE + 1), knots(1.0)
+    sums = []
+    for noise_std in (1e-3, 1e-5):
+        rates = np.zeros(places.size)
+        pooled = Pooled(rates, noise_std, 1e-9, noise_std**2, np.empty(0))
+        sums.append(tail_model._out_of_sight(pooled, places, 100, 98, mean)[2].sum())
+    assert sums[1] == pytest.approx(sums[0] / 10, rel=0.02)
+
+
+def test_beyond_the_bound_there_is_no_group():
+    mean, places = np.zeros(3 * _FINE), knots(1.0)
+    top = places.size - 1
+    pooled = Pooled(np.zeros(places.size), 1e-3, 1e-9, 1e-6, np.empty(0))
+    assert all(part.size == 0 for part in tail_model._out_of_sight(pooled, places, top, top, mean))
+    where, _, _ = tail_model._out_of_sight(pooled, places, top - 2, top - 2, mean)
+    assert where.max() == 1.0 and where.min() == places[top - 1]

@@ -90,7 +90,7 @@ class TailHistogram(Threshold):
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
     hides_count: ClassVar[bool] = True
 
     @property

@@ -3,9 +3,10 @@
 A *look* is a released histogram on knots ``width·2^(−k/3)``.  All looks are pooled, the highest
 knot that surely holds data is found, and above a start knot a family of tails (from nearly a power
 law to a group that ends at a point) is weighed by how well it explains all counts from there on.
-A tail may also start later, with a second group.  The range is the one with the least expected
-error over that family, relative to the best that each tail allows, and what is added back is the
-mean over it, in which tails count the more, the less error they allow.
+A tail may also start later, with a second group, and one that no count tells from noise may lie
+above all of them.  The range is the one with the least expected error over that family, relative to
+the best that each tail allows, and what is added back is the mean over it, in which tails count the
+more, the less error they allow.
 
 **Privacy.** Post-processing of released counts; constants here govern accuracy only.  They were
 chosen on synthetic streams, from what they mean, and hold for every stream.
@@ -44,7 +45,7 @@ _REACH: Final = 14
 _MISFIT: Final = 0.1
 #: Chance that an empty knot next to the bulk is taken for data.  Falls with the cube of the
 #: distance, since a false alarm far out costs in proportion to it.
-FALSE_ALARM: Final = 1e-4
+FALSE_ALARM: Final = 1e-5
 #: Chance that a side on which many values must lie is taken for empty.
 _MISSED_SIDE: Final = 1e-2
 _STEEPNESS: Final = 3.0
@@ -79,14 +80,22 @@ _EMPTY_ALARM: Final = 1e-5
 #: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
 #: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
-#: Values are so many times as likely of one group as of anything else.
-_MORE_LIKELY: Final = 2.0
+#: Values are half as likely of one group as of anything else: more would add back too much for
+#: second groups, less would miss power laws.
+_ONE_GROUP_ODDS: Final = 0.5
 #: A tail falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
 #: deviation of the logarithm of how much slower.
 _KINK: Final = 0.25
 #: Nothing but the warm-up tells of a second group at first, and it may be too small to be seen: so
 #: many knots above the top one a margin has room for what their counts do not tell from noise.
 _UNSEEN: Final = 2 * PER_OCTAVE
+#: A group that no count tells from noise may lie above the top knot, of all sizes for which that is
+#: so: here in octaves of the noise of a count.
+_SIZES: Final = 2.0 ** np.arange(-1.0, 2.01)
+#: How likely that is for each octave of its share p of the values: ½√p, as the odds of
+#: Jeffreys' prior of a share are (1946).  Where streams are long what is not seen is few values,
+#: and a group is the less likely to be so small.  It is less likely further out, by the square.
+_GROUP_ODDS: Final = 0.5
 #: Tails are not exactly in the family: a margin leaves out 1 % at each end, not 2.5 %.
 _LEFT_OUT: Final = 0.01
 _NORMAL: Final = ndtri((np.arange(9) + 0.5) / 9)
@@ -470,9 +479,11 @@ def fit_tail(
     off = excess / np.sqrt(np.concatenate([fit.precision for fit in fits])[kept])[:, None]
     real, likely = odds[kept] > 1e-5, posterior[kept] > 1e-5
     odds, weights = odds[kept][real], posterior[kept][likely]
-    weights = weights / weights.sum()
+    tails, of_size, weights = _with_groups(
+        pooled, places, top, lowest, ends, clipped[likely], off[likely], weights / weights.sum()
+    )
     noise = outlook.noise_per_unit * ends
-    best = np.hypot(outlook.length * clipped[likely], noise[None, :]).min(axis=1)
+    best = np.hypot(outlook.length * tails, noise[None, :]).min(axis=1)
     back = weights / np.maximum(best / best.max(), 1e-9) ** _RELATIVE
     return Tail(
         places=places,
@@ -481,9 +492,9 @@ def fit_tail(
         start=lowest,
         weights=weights,
         ends=ends,
-        clipped=clipped[likely],
-        clipped_std=off[likely],
-        expected=back @ clipped[likely] / back.sum(),
+        clipped=tails,
+        clipped_std=of_size,
+        expected=back @ tails / back.sum(),
         odds=odds / odds.sum(),
         by_odds=clipped[real],
         off=off[real],
@@ -531,8 +542,7 @@ def _fit(pooled: Pooled, last_knot: int, start: int, lowest: int, share: float) 
     of_lengths = one_group[: len(_SHAPES) * _LENGTHS.size].reshape(len(_SHAPES), -1).sum(axis=0)
     of_lengths = np.append(np.tile(of_lengths, len(_SHAPES)), np.ones(_ENDS_AT.size))
     one_group *= goes_on / np.maximum(of_lengths, 1e-9)
-    # The values may be of one group or of several, and nobody knows.
-    return _Fit(misfit, one_group, _MORE_LIKELY * one_group + family.prior, size, precision)
+    return _Fit(misfit, one_group, _ONE_GROUP_ODDS * one_group + family.prior, size, precision)
 
 
 def _excess(
@@ -554,6 +564,59 @@ def _counted(
     between = slice(lowest + 1, start + 1)
     over = np.maximum(places[between, None] - ends, 0.0)
     return np.asarray((np.maximum(rates[between], 0.0) @ over)[None, :])
+
+
+def _with_groups(
+    pooled: Pooled,
+    places: FloatArray,
+    top: int,
+    lowest: int,
+    ends: FloatArray,
+    tails: FloatArray,
+    of_size: FloatArray,
+    weights: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """These tails, and the mean of them with a group further out; deviations and weights."""
+    mean = weights @ tails
+    places_of, sizes, odds = _out_of_sight(pooled, places, top, lowest, mean)
+    if not odds.size:
+        return tails, of_size, weights
+    with_group = mean + sizes[:, None] * np.maximum(places_of[:, None] - ends, 0.0)
+    deviation = np.tile(np.sqrt(weights @ of_size**2), (odds.size, 1))
+    weights = np.append(weights, odds)
+    return (
+        np.concatenate((tails, with_group)),
+        np.concatenate((of_size, deviation)),
+        weights / weights.sum(),
+    )
+
+
+def _out_of_sight(
+    pooled: Pooled, places: FloatArray, top: int, lowest: int, mean: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Groups of equal values above the top knot: where, of which size, and their odds.
+
+    The odds are against the ``mean`` tail (of mean excesses from the lowest start on), before the
+    counts times what the counts say.
+    """
+    last = min(len(places) - 1, top + _UNSEEN)
+    if last == top:
+        return np.empty(0), np.empty(0), np.empty(0)
+    at_knots = mean[::_FINE]
+    above = (at_knots[:-1] - at_knots[1:]) / np.diff(places[lowest : lowest + at_knots.size])
+    masses = -np.diff(above, append=0.0)[top - lowest : last - lowest]
+    more = pooled.rates[top + 1 : last + 1] - masses
+    variance = pooled.noise_std**2 + masses * pooled.sampling + (_MISFIT * masses) ** 2
+    # On each knot and half way to the next one, where a group is shared between both.
+    halves = np.arange(2 * more.size - 1) / 2
+    shares = np.maximum(0.0, 1 - np.abs(halves[:, None] - np.arange(more.size)))
+    where = shares @ places[top + 1 : last + 1]
+    sizes = np.minimum(_SIZES[:, None] * pooled.noise_std, 1.0)
+    likelihood = sizes * (shares @ (more / variance)) - sizes**2 / 2 * (shares**2 @ (1 / variance))
+    odds = _GROUP_ODDS * np.sqrt(sizes) * where**-2 / np.sum(where**-2) * np.exp(likelihood)
+    real = odds > 1e-5
+    where, sizes = np.broadcast_arrays(where, sizes)
+    return where[real], sizes[real], odds[real]
 
 
 def holds_data(side: Pooled, at_centre: float) -> bool:
