@@ -392,9 +392,7 @@ UNKNOWN_SHARE = ("Pareto 1.5",)
     ],
 )
 def test_the_stated_clipped_share_is_within_a_factor_of_the_truth(name):
-    found = list(
-        shares(SHARES[name], HARD.get(name, (None, 3000.0))[1], 2 if name in UNKNOWN_SHARE else 1)
-    )
+    found = list(shares(SHARES[name], HARD.get(name, (None, 3000.0))[1], 3))
     stated, truth = np.array(found).T
     factor = (stated + TINY) / (truth + TINY)
     show(
