@@ -314,14 +314,31 @@ class Tail:
         """The same by each of some tails, a row of mean excesses each."""
         if self.ends.size == 1 or end >= self.places[self.top]:
             return self._beyond(tails, end)
-        # Counted knots up to the top one, the fitted tail beyond it.
         low = int(np.searchsorted(self.places, end, side="right")) - 1
         around = self.places[max(low - 1, 0) : low + 3]
+        return _between(around, self._at_knots(tails, around), end)
+
+    def _at_knots(self, tails: FloatArray, around: FloatArray) -> FloatArray:
+        """The mean excess of each over some knots (rows): counted up to the top one, then fitted."""
         outside, mass = self._at_top(tails)
         reach = np.maximum(self.places[: self.top + 1] - around[:, None], 0.0)
         counted = (reach @ self.rates[: self.top + 1])[:, None]
         beyond = outside + mass * (self.places[self.top] - around[:, None])
-        return _between(around, np.maximum(counted + beyond, 0.0), end)
+        return np.maximum(counted + beyond, 0.0)
+
+    def unknown_between(self, ends: FloatArray) -> FloatArray:
+        """Std of what the mean excess over these ends is, as counts do not tell where values lie.
+
+        Nothing from the top knot on, where tails are fitted.
+        """
+        below = ends < self.places[self.top]
+        unknown = np.zeros(ends.shape)
+        if self.ends.size > 1 and below.any():
+            low = int(np.searchsorted(self.places, ends.min(), side="right")) - 1
+            around = self.places[max(low - 1, 0) : self.top + 2]
+            excess = self._at_knots(self.expected[None, :], around)[:, 0]
+            unknown[below] = _unknown_between(around, excess, ends[below]) / math.sqrt(12.0)
+        return unknown
 
     def _beyond(self, tails: FloatArray, end: float) -> FloatArray:
         """What each of some tails has over an end, without what is counted below the top knot."""
@@ -382,32 +399,45 @@ class Tail:
 def _between(places: FloatArray, excess: FloatArray, end: float) -> FloatArray:
     """Mean excesses over an end between two of these places, a column each.
 
-    Their slope at a place, which is the mass above it, is what the harmonic mean of the rates
-    beside it says (exactly so of an exponential law), no more than before it and no less than after
-    it, and nothing at a bound.  That tells how much lies between two places, and its mean; of laws
-    with this mean the truncated exponential assumes least.
+    Of laws with the mass between both and its mean the truncated exponential assumes least.
     """
     low = int(np.searchsorted(places, end, side="right")) - 1
+    run = float(places[low + 1] - places[low])
+    part = (end - float(places[low])) / run
+    beyond, mass, mean = (found[low] for found in _masses(places, excess))
+    within = run * mass * _excess_of_truncated(mean, part)
+    return np.asarray(excess[low + 1] + (1 - part) * run * beyond + within)
+
+
+def _masses(places: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of mean excesses at places: the mass beyond each two, that between them and where its mean is.
+
+    The slope at a place, which is the mass above it, is what the harmonic mean of the rates beside
+    it says (exactly so of an exponential law), no more than before it and no less than after it,
+    and nothing at a bound.
+    """
     runs = np.diff(places)[:, None]
     chords = np.maximum(excess[:-1] - excess[1:], 0.0) / runs
     logs = np.log(np.maximum(excess, 1e-300))
     rates = np.maximum((logs[:-1] - logs[1:]) / runs, 1e-9)
+    above = np.concatenate((chords[:1], 2 * excess[1:-1] / (1 / rates[:-1] + 1 / rates[1:])))
+    above[1:] = np.maximum(np.minimum(above[1:], chords[:-1]), chords[1:])
+    beyond = np.minimum(np.concatenate((above[1:], np.zeros_like(chords[:1]))), chords)
+    mass = np.maximum(above, chords) - beyond
+    return beyond, mass, np.divide(chords - beyond, mass, out=np.full_like(mass, 0.5), where=mass > 0.0)
 
-    def mass_above(at: int) -> FloatArray:
-        if at == len(places) - 1:
-            return np.zeros_like(chords[0])
-        if at == 0:
-            return np.asarray(chords[0])
-        mean = 2 * excess[at] / (1 / rates[at - 1] + 1 / rates[at])
-        return np.asarray(np.maximum(np.minimum(mean, chords[at - 1]), chords[at]))
 
-    run, chord = float(runs[low, 0]), chords[low]
-    part = (end - float(places[low])) / run
-    beyond = np.minimum(mass_above(low + 1), chord)
-    mass = np.maximum(mass_above(low), chord) - beyond
-    mean = np.divide(chord - beyond, mass, out=np.full_like(mass, 0.5), where=mass > 0.0)
-    within = run * mass * _excess_of_truncated(mean, part)
-    return np.asarray(excess[low + 1] + (1 - part) * run * beyond + within)
+def _unknown_between(places: FloatArray, excess: FloatArray, ends: FloatArray) -> FloatArray:
+    """How far apart mean excesses over ends may be by what is known of the places beside them.
+
+    Greatest where all that lies between two places lies at these, least where all of it lies at its
+    mean.
+    """
+    low = np.clip(np.searchsorted(places, ends, side="right") - 1, 0, len(places) - 2)
+    run = np.diff(places)[low]
+    part = (ends - places[low]) / run
+    _, mass, mean = (found[low, 0] for found in _masses(places, excess[:, None]))
+    return np.asarray(run * mass * (mean * (1 - part) - np.maximum(mean - part, 0.0)))
 
 
 def _excess_of_truncated(mean: FloatArray, end: float) -> FloatArray:
@@ -713,6 +743,7 @@ def choose_end(
     ends, clipped = tail.ends + beside, tail.clipped
     reach = np.maximum(tail.places[: tail.top + 1, None] - tail.ends, 0.0)
     unsure = (tail.noise_std**2) * (reach**2).sum(axis=0) + (_CHANGE_TO_COME * tail.expected) ** 2
+    unsure += tail.unknown_between(tail.ends) ** 2
     left = np.sqrt((clipped - tail.expected) ** 2 + tail.clipped_std**2 + unsure)
     alone = noise_per_unit * ends[None, :]
     known, next_one = np.array(past), len(past)
