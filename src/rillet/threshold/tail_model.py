@@ -80,12 +80,18 @@ _EMPTY_ALARM: Final = 1e-5
 #: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
 #: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
-#: Values are half as likely of one group as of anything else: more would add back too much for
-#: second groups, less would miss power laws.
-_ONE_GROUP_ODDS: Final = 0.5
+#: Values are a third as likely of one group as of anything else, before the counts: more would add
+#: back too much for second groups, less would miss power laws.
+_ONE_GROUP_ODDS: Final = 0.35
 #: A tail falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
 #: deviation of the logarithm of how much slower.
-_KINK: Final = 0.25
+_KINK: Final = 0.15
+#: Nor much faster, where the values are of one group: an octave of an exponential law falls 1.4
+#: times as fast as the one before it.  A deviation of the logarithm of how much faster.
+_BEND: Final = 0.7
+#: A tail that goes on as the values before it is no coincidence: how much more likely these lengths
+#: are then than if nothing was known of the values before.
+_GOES_ON: Final = math.log(_LENGTHS[-1] / _LENGTHS[0]) / (math.sqrt(math.pi / 2) * (_KINK + _BEND))
 #: Nothing but the warm-up tells of a second group at first, and it may be too small to be seen: so
 #: many knots above the top one a margin has room for what their counts do not tell from noise.
 _UNSEEN: Final = 2 * PER_OCTAVE
@@ -424,7 +430,11 @@ def _masses(places: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatAr
     above[1:] = np.maximum(np.minimum(above[1:], chords[:-1]), chords[1:])
     beyond = np.minimum(np.concatenate((above[1:], np.zeros_like(chords[:1]))), chords)
     mass = np.maximum(above, chords) - beyond
-    return beyond, mass, np.divide(chords - beyond, mass, out=np.full_like(mass, 0.5), where=mass > 0.0)
+    return (
+        beyond,
+        mass,
+        np.divide(chords - beyond, mass, out=np.full_like(mass, 0.5), where=mass > 0.0),
+    )
 
 
 def _unknown_between(places: FloatArray, excess: FloatArray, ends: FloatArray) -> FloatArray:
@@ -558,7 +568,8 @@ def _fit(pooled: Pooled, last_knot: int, start: int, lowest: int, share: float) 
     precision = np.maximum((mass**2 / variance).sum(1), 1e-300)
     size = np.maximum(0.0, (mass * observed / variance).sum(1) / precision)
     misfit = ((observed - size[:, None] * mass) ** 2 / variance).sum(1)
-    steeper = np.log(np.maximum(family.length * _steepest(rates, start, size, share), 1.0))
+    steepest = _steepest(rates, start, size, share)
+    steeper = np.log(np.maximum(family.length * steepest, 1.0))
     goes_on = np.exp(-0.5 * (steeper / _KINK) ** 2)
     if start > lowest:  # a second group, which falls slower than what is before it
         misfit += _SECOND_GROUP + _UNEXPLAINED * (start - lowest)
@@ -572,6 +583,9 @@ def _fit(pooled: Pooled, last_knot: int, start: int, lowest: int, share: float) 
     of_lengths = one_group[: len(_SHAPES) * _LENGTHS.size].reshape(len(_SHAPES), -1).sum(axis=0)
     of_lengths = np.append(np.tile(of_lengths, len(_SHAPES)), np.ones(_ENDS_AT.size))
     one_group *= goes_on / np.maximum(of_lengths, 1e-9)
+    faster = -np.log(np.clip(family.length * steepest, 1e-9, 1.0))
+    expected = _GOES_ON * np.exp(-0.5 * (faster / _BEND) ** 2)
+    one_group *= np.where(steepest > 0.0, expected, 1.0)  # without values before, all are alike
     return _Fit(misfit, one_group, _ONE_GROUP_ODDS * one_group + family.prior, size, precision)
 
 
