@@ -26,7 +26,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.xdist_group("browser")
 
 #: Milliseconds that the page may take for a step, on a busy machine.
-SOON = 15_000
+SOON = 40_000
 WIDE, NARROW, WALL = (1440, 900), (390, 844), (3840, 2160)
 HOURLY = {"epsilon": 1.0, "delta": 2.0**-20, "upper": 60.0, "start": "2026-09-01T00:00Z"}
 BINS = ("up to 10", *(f"{low} to {low + 10}" for low in range(10, 90, 10)), "above 90")
