@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rillet import FixedThreshold, Plan, Secret, Sum
+from rillet import FixedThreshold, Plan, Secret, Sum, TailHistogram
 from rillet.state.encoding import encode_state
 from rillet.step import start, step, without_key
 from rillet.testing.statistics import check, normal_scale_p_value
@@ -129,3 +129,29 @@ def test_the_strategy_with_the_least_noise_is_chosen(length, epsilon):
         for name in ("buffered-toeplitz", "signed-digit-tree")
     }
     assert noise[chosen.strategy.name] <= 1.02 * min(noise.values())
+
+
+@pytest.mark.parametrize(
+    ("length", "epsilon", "share"),
+    [
+        (10_000, 1.0, 0.12),
+        (100_000, 1.0, 0.12),
+        (1_600_000, 1.0, 0.06),
+        (1_600_000, 4.0, 0.06),
+        (1_600_000, 1 / 16, 0.12),
+        (100_000_000, 1.0, 0.04),
+    ],
+)
+def test_looks_take_the_less_of_the_budget_the_longer_the_stream_is(length, epsilon, share):
+    facts = {"epsilon": epsilon, "upper": 100.0, "length": length}
+    assert Plan(**facts, delta=2.0**-20).threshold.share == share
+    assert Plan(**facts).threshold.share == TailHistogram.share  # pure noise pays more for looks
+
+
+def test_looks_take_the_same_where_no_end_is_known():
+    facts = {"epsilon": 1.0, "delta": 2.0**-20, "upper": 100.0}
+    assert Plan(**facts, length=None).threshold.share == TailHistogram.share
+    hourly = {"every": "1h", "start": "2026-01-01T00:00Z", "length": "365d"}
+    assert Plan(**facts, **hourly).threshold.share == TailHistogram.share
+    windows = Plan(**facts, length=100_000, statistic=Sum(window=1000))
+    assert windows.threshold.share == TailHistogram.share

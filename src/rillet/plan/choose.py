@@ -240,9 +240,9 @@ _FEWEST_TICKS_TO_LEARN = 30
 _LONGEST_WARM_UP_BY_CLOCK = duration("7d")
 #: A look that many keys share takes at least this part of the budget.
 _SMALLEST_LOOK_SHARE = 0.005
-#: What a look takes with Gaussian noise, where the number of observations is known: most up to so
-#: many at ε = 1, then less, by the fourth root.  What lies far out is the sooner seen the more values
-#: there are, and long streams lose nothing else than noise.
+#: What the last look takes with Gaussian noise, where the number of observations is known: most up
+#: to so many at ε = 1, then less, by the fourth root.  With more values what lies far out is seen
+#: sooner: there is less to gain, and a longer stream pays for its looks with noise alone.
 _MOST_LOOK_SHARE = 0.12
 _FEW_FOR_LOOKS = 100_000
 _LEAST_LOOK_SHARE = 0.04
@@ -278,7 +278,7 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
         f"a range learned from noisy histograms, {again}, stays close to the best range known in "
         "advance; smooth sensitivity needs ten times the lag."
     )
-    share = _look_share(plan)
+    share = _look_share(plan, length)
     if plan.shared_threshold and plan.clock is not None:
         # Counts of many keys need less of each: with as many times as many, as much less noise.
         share = max(_SMALLEST_LOOK_SHARE, share / plan.keys_that_share)
@@ -287,12 +287,12 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     return TailHistogram(growth=growth, share=share, two_sided=two_sided)
 
 
-def _look_share(plan: Plan) -> float:
+def _look_share(plan: Plan, length: int) -> float:
     """What the look of the last segment takes of the budget."""
     if plan.length is None or plan.clock is not None or plan.memory.forgets or plan.delta == 0:
         return TailHistogram.share
-    longer = plan.length * min(1.0, plan.epsilon) / _FEW_FOR_LOOKS
-    return round(max(_LEAST_LOOK_SHARE, _MOST_LOOK_SHARE * min(1.0, longer**-0.25)), 3)
+    times = max(1.0, length * min(1.0, plan.epsilon) / _FEW_FOR_LOOKS)
+    return round(max(_LEAST_LOOK_SHARE, _MOST_LOOK_SHARE / math.sqrt(math.sqrt(times))), 3)
 
 
 def _has_two_sides(plan: Plan, length: int, reasons: list[str]) -> bool:

@@ -325,12 +325,12 @@ class Tail:
         return _between(around, self._at_knots(tails, around), end)
 
     def _at_knots(self, tails: FloatArray, around: FloatArray) -> FloatArray:
-        """The mean excess of each over some knots (rows): counted up to the top one, then fitted."""
+        """The mean excess of each over some knots (rows): counted to the top one, then fitted."""
         outside, mass = self._at_top(tails)
         reach = np.maximum(self.places[: self.top + 1] - around[:, None], 0.0)
         counted = (reach @ self.rates[: self.top + 1])[:, None]
         beyond = outside + mass * (self.places[self.top] - around[:, None])
-        return np.maximum(counted + beyond, 0.0)
+        return np.asarray(np.maximum(counted + beyond, 0.0))
 
     def unknown_between(self, ends: FloatArray) -> FloatArray:
         """Std of what the mean excess over these ends is, as counts do not tell where values lie.
@@ -416,7 +416,7 @@ def _between(places: FloatArray, excess: FloatArray, end: float) -> FloatArray:
 
 
 def _masses(places: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of mean excesses at places: the mass beyond each two, that between them and where its mean is.
+    """Of mean excesses at places: mass beyond each two, between them, and where its mean is.
 
     The slope at a place, which is the mass above it, is what the harmonic mean of the rates beside
     it says (exactly so of an exponential law), no more than before it and no less than after it,
