@@ -157,34 +157,38 @@ class Pooled:
     gaussian_variance: float
     laplace_scales: FloatArray
 
-    @cached_property
-    def _saddle(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """The cumulant function of the noise, and its first two derivatives."""
-        tilt = 2.0 ** np.linspace(-1.5, 8.0, 191) / self.noise_std
-        if self.laplace_scales.size:
-            tilt = tilt / (1.0 + tilt * self.laplace_scales.max())  # stays below the pole
-        value = 0.5 * self.gaussian_variance * tilt**2
-        first = self.gaussian_variance * tilt
-        second = np.full_like(tilt, self.gaussian_variance)
-        for scale in self.laplace_scales:
-            y = (tilt * scale) ** 2
-            value -= np.log1p(-y)
-            first += 2 * tilt * scale**2 / (1 - y)
-            second += 2 * scale**2 * (1 + y) / (1 - y) ** 2
-        return tilt, value, first, second
-
     def levels(self, run: int) -> tuple[FloatArray, FloatArray]:
-        """−ln P(noise of so many knots together > x), and x.
-
-        By the saddlepoint approximation (Lugannani, Rice 1980).
-        """
-        tilt, value, first, second = self._saddle
-        level = run * (tilt * first - value) + np.log(tilt * np.sqrt(2 * np.pi * run * second))
-        return level, run * first
+        """−ln P(noise of so many knots together > x), and x."""
+        return _levels(
+            self.noise_std, self.gaussian_variance, tuple(self.laplace_scales.tolist()), run
+        )
 
     def exceedance(self, level: float, run: int = 1) -> float:
         """``x`` with P(noise of so many knots together > x) about e^−level."""
         return float(np.interp(level, *self.levels(run)))
+
+
+@lru_cache(maxsize=512)  # many keys, or runs, have the same noise
+def _levels(
+    noise_std: float, gaussian_variance: float, laplace_scales: tuple[float, ...], run: int
+) -> tuple[FloatArray, FloatArray]:
+    """By the saddlepoint approximation (Lugannani, Rice 1980)."""
+    tilt = 2.0 ** np.linspace(-1.5, 8.0, 191) / noise_std
+    if laplace_scales:
+        tilt = tilt / (1.0 + tilt * max(laplace_scales))  # stays below the pole
+    # The cumulant function of the noise of one knot, and its first two derivatives.
+    value = 0.5 * gaussian_variance * tilt**2
+    first = gaussian_variance * tilt
+    second = np.full_like(tilt, gaussian_variance)
+    for scale in laplace_scales:
+        y = (tilt * scale) ** 2
+        value -= np.log1p(-y)
+        first += 2 * tilt * scale**2 / (1 - y)
+        second += 2 * scale**2 * (1 + y) / (1 - y) ** 2
+    level = run * (tilt * first - value) + np.log(tilt * np.sqrt(2 * np.pi * run * second))
+    noise = run * first
+    level.flags.writeable = noise.flags.writeable = False
+    return level, noise
 
 
 def pool(looks: list[Counts]) -> Pooled:
@@ -223,6 +227,8 @@ def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
         together = sums[run:] - sums[:-run]
         level, noise = pooled.levels(run)
         first = np.flatnonzero(together > np.interp(base, level, noise))
+        if not first.size:
+            continue
         unlikely = np.interp(together[first], noise, level)
         # Where their mass is: a run may begin with data and end with noise.
         centroid = np.rint((moments[first + run] - moments[first]) / together[first])
@@ -389,16 +395,22 @@ class Tail:
             above=math.hypot(
                 max(0.0, greatest - estimate), noise * math.sqrt(float(unseen @ unseen))
             ),
-            variance=self._square_clipped(end),
+            variance=self._square_clipped(end, each),
         )
 
-    def _square_clipped(self, end: float) -> float:
-        """Estimate of E ((x − end)⁺)²: twice the integral of the mean excess from there."""
-        expected = self.odds @ self.by_odds
+    @cached_property
+    def _likely(self) -> FloatArray:
+        """The mean excess over the ends, of tails by how likely they are of values of one group."""
+        return np.asarray(self.odds @ self.by_odds)
+
+    def _square_clipped(self, end: float, each: FloatArray) -> float:
+        """Estimate of E ((x − end)⁺)²: twice the integral of the mean excess from there.
+
+        ``each`` is the mean excess of each of those tails over this end.
+        """
         first = int(np.searchsorted(self.ends, end))
         ends = np.concatenate(([end], self.ends[first:]))
-        here = self.odds @ self._clipped_by(self.by_odds, end)
-        excess = np.concatenate(([here], expected[first:]))
+        excess = np.concatenate(([self.odds @ each], self._likely[first:]))
         return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
 
 
