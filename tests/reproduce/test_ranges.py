@@ -9,14 +9,15 @@ import pytest
 
 from rillet import FixedThreshold, MissingExtra, Plan, Sum, TailHistogram
 from rillet.reproduce import ranges
-from rillet.reproduce.ranges import STREAMS, Measured, best_range, main, measure
+from rillet.reproduce.ranges import LIMITS, Measured, best_range, main, measure
 from rillet.reproduce.simulator import simulate
+from rillet.reproduce.streams import DRAWN, Stream, Work
 from rillet.statistic import Range
 
 
 def measured(name: str, runs: int, seed: int) -> Measured:
     try:
-        return measure(STREAMS[name], 1.0, runs, seed)
+        return measure(DRAWN[name], Work(runs, seed))
     except MissingExtra as missing:
         pytest.skip(str(missing))
 
@@ -51,13 +52,21 @@ def test_the_best_range_is_the_best_of_those_next_to_it():
 @pytest.mark.parametrize("name", ["Normal(240, 4)", "rounded Normal(30, 2)"])
 def test_limits_are_kept_with_few_runs(name):
     found = measured(name, 12, 7)
-    assert found.rmse - 3 * found.rmse_error <= STREAMS[name].limit
+    assert found.rmse - 3 * found.rmse_error <= LIMITS[name]
 
 
 def test_the_command_prints_a_row_for_each_stream(capsys):
     code = main(["rounded Normal(30, 2)", "--runs", "2", "--seed", "5"])
     assert code in (0, 1)
     assert "| rounded Normal(30, 2) | 50,000 | [0, 500] |" in capsys.readouterr().out
+
+
+def test_processes_share_the_runs_and_print_the_same(capsys):
+    shown = []
+    for jobs in ("1", "2"):
+        main(["rounded Normal(30, 2)", "--runs", "60", "--seed", "5", "--jobs", jobs])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
 
 
 def test_values_are_drawn_anew_after_some_runs(monkeypatch):
@@ -68,12 +77,13 @@ def test_values_are_drawn_anew_after_some_runs(monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(ranges, "_RUNS_OF_VALUES", 2)
-    found = measure(ranges.Stream(make, 6000, 0.0, 1000.0, 2.0), 1.0, 5, 7)
+    found = measure(Stream(make, 6000, 1000.0), Work(5, 7))
     assert len(drawn) == 3
     facts = {"epsilon": 1.0, "delta": 2.0**-20, "upper": 1000.0, "length": 6000}
     plan = Plan(**facts, statistic=Sum(), missing="none")
+    seeds = np.random.SeedSequence(7).generate_state(3).tolist()
     squares = []  # each over that of the best range of its own values
-    for runs, seed, values in zip((2, 2, 1), (7, 9, 11), drawn, strict=True):
+    for runs, seed, values in zip((2, 2, 1), seeds, drawn, strict=True):
         one = simulate(plan, values, runs, seed=seed)
         square = (one.clipping + one.added_back) ** 2 + one.noise_std**2
         squares += (square / best_range(plan, values)[1] ** 2).tolist()
@@ -82,12 +92,12 @@ def test_values_are_drawn_anew_after_some_runs(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", LIMITS)
 def test_limits_are_kept_with_a_fresh_seed(name):
     seed = secrets.randbits(31)
     found = measured(name, 500, seed)
     print(name, seed, found)  # noqa: T201
-    assert found.rmse - 3 * found.rmse_error <= STREAMS[name].limit, seed
+    assert found.rmse - 3 * found.rmse_error <= LIMITS[name], seed
 
 
 @pytest.mark.parametrize("length", [6_000, 12_000])
