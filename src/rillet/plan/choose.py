@@ -255,7 +255,7 @@ _ENOUGH_FOR_ONE_LOOK = 2_000
 _SHORTEST_WARM_UP = 1_000
 #: With fewer at ε = 1 the halves on both sides of a median do not stand out of the noise, as all
 #: values above a lower bound do.
-_FEWEST_FOR_TWO_SIDES = 800
+_FEWEST_FOR_TWO_SIDES = 500
 _LARGEST_WARM_UP_PART = 6
 
 
