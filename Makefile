@@ -23,7 +23,7 @@ CHART  := src/rillet/web/static/vendor
 CHART_STAMP := $(CHART)/.version
 
 .PHONY: help setup chart test long check lint format types contracts docs bench demo constraints clean \
-	audit mutants peers timing
+	audit mutants peers quantiles timing
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' \
@@ -56,7 +56,7 @@ $(BENCH)/pyvenv.cfg:
 $(BENCH_STAMP): pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/constraints.txt \
 		| $(BENCH)/pyvenv.cfg
 	$(BENCH)/bin/python -m pip install --quiet --constraint benchmarks/constraints.txt \
-		--requirement benchmarks/requirements.txt --editable '.[fast,mqtt,parquet,spark,web]'
+		--requirement benchmarks/requirements.txt --editable '.[data,fast,mqtt,parquet,spark,web]'
 	@touch $@
 
 # Only what makes changes at random; the tests run in $(VENV).
@@ -101,6 +101,9 @@ bench: $(BENCH_STAMP) ## time rillet beside others: one table, and JSON in bench
 peers: $(BENCH_STAMP) ## compare the law of releases with OpenDP and jax-privacy
 	$(BENCH)/bin/python benchmarks/peers.py
 
+quantiles: $(BENCH_STAMP) ## live quantiles of real data beside OpenDP's of all values at once; a minute
+	$(BENCH)/bin/python benchmarks/quantiles.py
+
 audit: $(STAMP) ## audit every mechanism, and write what it found into docs/audit.md; ten minutes
 	@mkdir -p build
 	$(BIN)/rillet audit all --json docs/assets/audit.json --markdown build/audit.md
@@ -131,7 +134,7 @@ constraints: ## renew both files of pinned versions from clean environments
 	write constraints.txt "tests and checks run"; \
 	$(PYTHON) -m venv --clear "$$new"; \
 	"$$new/bin/python" -m pip install --quiet --constraint constraints.txt \
-		--requirement benchmarks/requirements.txt '.[fast,mqtt,parquet,web]'; \
+		--requirement benchmarks/requirements.txt '.[data,fast,mqtt,parquet,spark,web]'; \
 	write benchmarks/constraints.txt "the benchmarks run"
 
 clean: ## remove what the other targets made

@@ -1,8 +1,7 @@
 """Median and 0.9-quantile of public data: live with rillet, beside OpenDP's batch quantile.
 
 Both keep ε = 1 for the value of any one observation; rillet also releases at every thousandth
-observation before the last, which is compared.  Run ``python benchmarks/quantiles.py`` where
-``benchmarks/requirements.txt`` and rillet's data sets are installed; it prints a table.
+observation before the last, which is compared.  ``make quantiles`` prints the table.
 """
 
 from __future__ import annotations
