@@ -70,7 +70,7 @@ def choose(plan: Plan) -> Choice:
         share = SHARED_SHARE if share == "auto" else share
     threshold = plan.threshold
     if threshold == "auto":
-        threshold = _auto_threshold(plan, length, reasons)
+        threshold = _auto_threshold(plan, length, strategy.law, reasons)
     _check_threshold(plan, threshold, length)
     _check_open(plan, threshold)
     if not threshold.learns:
@@ -259,7 +259,7 @@ _FEWEST_FOR_TWO_SIDES = 500
 _LARGEST_WARM_UP_PART = 6
 
 
-def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
+def _auto_threshold(plan: Plan, length: int, law: str, reasons: list[str]) -> Threshold:
     if not plan.statistic.clips:
         return FixedThreshold()
     shortest = _SHORTEST_TO_LEARN if plan.clock is None else _FEWEST_TICKS_TO_LEARN
@@ -278,7 +278,7 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
         f"a range learned from noisy histograms, {again}, stays close to the best range known in "
         "advance; smooth sensitivity needs ten times the lag."
     )
-    share = _look_share(plan, length)
+    share = _look_share(plan, length, law)
     if plan.shared_threshold and plan.clock is not None:
         # Counts of many keys need less of each: with as many times as many, as much less noise.
         share = max(_SMALLEST_LOOK_SHARE, share / plan.keys_that_share)
@@ -287,9 +287,10 @@ def _auto_threshold(plan: Plan, length: int, reasons: list[str]) -> Threshold:
     return TailHistogram(growth=growth, share=share, two_sided=two_sided)
 
 
-def _look_share(plan: Plan, length: int) -> float:
+def _look_share(plan: Plan, length: int, law: str) -> float:
     """What the look of the last segment takes of the budget."""
-    if plan.length is None or plan.clock is not None or plan.memory.forgets or plan.delta == 0:
+    timed = plan.length is None or plan.clock is not None
+    if timed or plan.memory.forgets or law == "laplace":
         return TailHistogram.share
     times = max(1.0, length * min(1.0, plan.epsilon) / _FEW_FOR_LOOKS)
     return round(max(_LEAST_LOOK_SHARE, _MOST_LOOK_SHARE / math.sqrt(math.sqrt(times))), 3)

@@ -104,7 +104,11 @@ def centre_cells(raw_values: FloatArray, bounds: Range) -> Cells:
         raw_part /= bounds.width
         exact_numbers = np.ceil(raw_part * STEPS).astype(np.int64)
     exact_points = np.clip(exact_numbers, first, last) - first
-    return cells(exact_points, last - first + 1, (len(raw_part) + 1) // 2)
+    size = last - first + 1
+    # Many values may be 0: beside the lower bound one point weighs as much as all others together,
+    # or a gap of millions of them would be taken for the median in its place.
+    in_first = 1 if bounds.lower == -OPEN_END else size
+    return cells(exact_points, size, (len(raw_part) + 1) // 2, in_first)
 
 
 def draw_centre(
@@ -113,6 +117,12 @@ def draw_centre(
     """Release the median.  **Privacy.** Pure ``budget`` for each of the values."""
     first, _ = _inner(bounds)
     return grid_point(bounds, first + unreleased.draw(budget, secret, ("centre",), index))
+
+
+def precision(bounds: Range, centre: float) -> float:
+    """How far from a centre values may lie that are equal to it: two steps of the grid."""
+    number = grid_number(bounds, centre)
+    return grid_point(bounds, number + 1) - grid_point(bounds, number - 1)
 
 
 def side_widths(bounds: Range, centre: float) -> tuple[float, float]:
@@ -141,12 +151,12 @@ def range_around(bounds: Range, centre: float, above: float, below: float) -> Ra
 
     ``above`` and ``below`` are parts of the public width.  **Privacy.** Post-processing.
     """
-    if bounds.is_open:
-        lower = max(centre - below * bounds.width, bounds.lower)
-        upper = min(centre + above * bounds.width, bounds.upper)
-        upper = max(upper, math.nextafter(lower, math.inf))
-        return Range(lower, upper)
     middle = grid_number(bounds, centre)
+    if bounds.is_open:
+        lower = min(centre - below * bounds.width, grid_point(bounds, middle - 1))
+        upper = max(centre + above * bounds.width, grid_point(bounds, middle + 1))
+        lower, upper = max(lower, bounds.lower), min(upper, bounds.upper)
+        return Range(lower, max(upper, math.nextafter(lower, math.inf)))
     lower = grid_point(bounds, middle - max(1, math.ceil(below * STEPS)))
     upper = grid_point(bounds, middle + max(1, math.ceil(above * STEPS)))
     # Far from 0 the ends can round together: a range must keep some width.

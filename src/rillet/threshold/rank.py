@@ -75,11 +75,13 @@ class Cells:
     exact_first: IntArray = field(repr=False)
     exact_count: IntArray = field(repr=False)
     exact_distance: IntArray = field(repr=False)
+    #: Points in the first cell, which all stand for one place; public.
+    in_first: int = 1
 
     def draw(
         self, budget: Fraction, secret: Secret, purpose: tuple[KeyPart, ...], index: int = 0
     ) -> int:
-        """Release one grid point, by number.
+        """Release one grid point, by the number of its cell.
 
         **Privacy.** Pure ``budget`` for each of the values, once; another ``index`` or secret costs
         as much again.
@@ -91,21 +93,25 @@ class Cells:
         drawn = uniform_below(exact_ends[-1], secret, ("rank", *purpose), index)
         cell = bisect_right(exact_ends, drawn)
         from_end = (exact_ends[cell] - 1 - drawn) // exact_weight[cell]
-        return int(self.exact_first[cell]) + int(self.exact_count[cell]) - 1 - int(from_end)
+        point = int(self.exact_first[cell]) + int(self.exact_count[cell]) - 1 - int(from_end)
+        return max(0, point - (self.in_first - 1))
 
 
-def cells(exact_points: IntArray, size: int, rank: int) -> Cells:
-    """Distances of all ``size`` grid points, in ``2·m + 1`` runs whatever the values are.
+def cells(exact_points: IntArray, size: int, rank: int, in_first: int = 1) -> Cells:
+    """Distances of all grid points, in ``2·m + 1`` runs whatever the values are.
+
+    Each of the ``size`` cells has one point, but the first has ``in_first`` of them: as many times
+    the weight, for a place where many values may be equal.
 
     **Privacy.** Touches raw data: ``exact_points`` are the numbers, 0 to ``size − 1``, of the cells
     that the m values lie in.  Total, also for m = 0.
     """
     count = len(exact_points)
-    exact_sorted = np.sort(exact_points)
+    exact_sorted = np.sort(exact_points) + (in_first - 1)
     below = np.searchsorted(exact_sorted, exact_sorted, side="left")
     reached = np.searchsorted(exact_sorted, exact_sorted, side="right")
     ranks = np.arange(count + 1)
-    edges = np.concatenate(([-1], exact_sorted, [size]))
+    edges = np.concatenate(([-1], exact_sorted, [size + in_first - 1]))
     exact_first = np.empty(2 * count + 1, np.int64)
     exact_count, exact_distance = np.empty_like(exact_first), np.empty_like(exact_first)
     # Gaps between one value and the next; no points in it where they are in one cell.
@@ -116,4 +122,7 @@ def cells(exact_points: IntArray, size: int, rank: int) -> Cells:
     exact_first[1::2] = exact_sorted
     exact_count[1::2] = below == np.arange(count)
     exact_distance[1::2] = np.maximum(np.maximum(rank - reached, below + 1 - rank), 0)
-    return Cells(exact_first, exact_count, exact_distance)
+    if count:  # the other points of the first cell are as far as the one that values are put on
+        exact_held = exact_sorted[0] == in_first - 1
+        exact_distance[0] = np.where(exact_held, exact_distance[1], exact_distance[0])
+    return Cells(exact_first, exact_count, exact_distance, in_first)

@@ -32,6 +32,7 @@ from rillet.threshold.centre import (
     inner_point,
     knots_around,
     octaves_of,
+    precision,
     range_around,
     side_widths,
 )
@@ -92,7 +93,7 @@ class TailHistogram(Threshold):
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
     corrects: ClassVar[bool] = True
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     hides_count: ClassVar[bool] = True
 
     @property
@@ -246,18 +247,20 @@ class TailHistogram(Threshold):
         in_force = [learned] if not ranges else [ranges[0], *ranges]
         removed = removed_each = share = 0.0
         margins, margins_each = [], []
+        # Where no count stands out, no tail can be assumed either: noise may hide any.
+        assumes = outlook.assumes and not all(tail.is_empty for tail in tails)
         for side, tail in zip(sides, tails, strict=True):
             kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
             last = side.end_of(learned)
             each = tail.mean_clipped(last)
             margin_each = tail.margin(last, each)
-            if not outlook.assumes:
+            if not assumes:
                 margin_each = counted_rate_margin(side.released, last, side.width, each)
             if not outlook.forgets:
                 mass, margin = removed_mass(
                     side.counts, kept_ends, side.width, tail, outlook, values
                 )
-                if not outlook.assumes:
+                if not assumes:
                     margin = counted_margin(side.released, kept_ends, side.width, mass)
                 removed += side.sign * mass
                 margins.append(margin)
@@ -311,23 +314,42 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     if centre is None:
         return [_Side(1, bounds, bounds.lower, 1.0, counts, counts)]
     middle = len(counts[0].values) // 2
-    upper = [replace(look, values=look.values[middle:]) for look in counts]
-    lower = [replace(look, values=look.values[middle::-1]) for look in counts]
-    released = upper, lower
-    # The counts at the centre itself belong to both sides, and are not what is looked for here.
-    beside = [pool([replace(x, values=x.values[1:]) for x in side]) for side in (upper, lower)]
-    at_centre = pool(upper)
-    filled = [holds_data(side, at_centre.rates[0]) for side in beside]
-    if any(filled) or at_centre.rates[0] > at_centre.exceedance(-math.log(FALSE_ALARM)):
-        upper, lower = (
-            side if full else _emptied(side)
-            for side, full in zip((upper, lower), filled, strict=True)
-        )
-    above, below = side_widths(bounds, centre)
-    return [
-        _Side(1, bounds, centre, above / bounds.width, upper, released[0]),
-        _Side(-1, bounds, centre, below / bounds.width, lower, released[1]),
+    released = (
+        [replace(look, values=look.values[middle:]) for look in counts],
+        [replace(look, values=look.values[middle::-1]) for look in counts],
+    )
+    widths = [room / bounds.width for room in side_widths(bounds, centre)]
+    # Values that are equal to the centre belong to both sides, and are not what is looked for here.
+    step = precision(bounds, centre) / bounds.width
+    octaves = octaves_of(bounds)
+    equal = [int(np.searchsorted(knots(width, octaves), step, side="right")) for width in widths]
+    at_centre = [look.values[middle - equal[1] + 1 : middle + equal[0]].sum() for look in counts]
+    sides = [
+        [_gathered(*look, first) for look in zip(side, at_centre, strict=True)]
+        for side, first in zip(released, equal, strict=True)
     ]
+    beside = [
+        pool([replace(look, values=look.values[first:]) for look in side])
+        for side, first in zip(released, equal, strict=True)
+    ]
+    level = pool(sides[0])
+    filled = [holds_data(side, level.rates[0]) for side in beside]
+    if not any(filled):
+        filled = [holds_data(side, level.rates[0], alone=True) for side in beside]
+    if any(filled) or level.rates[0] > level.exceedance(-math.log(FALSE_ALARM)):
+        sides = [side if full else _emptied(side) for side, full in zip(sides, filled, strict=True)]
+    return [
+        _Side(sign, bounds, centre, width, side, counted)
+        for sign, width, side, counted in zip((1, -1), widths, sides, released, strict=True)
+    ]
+
+
+def _gathered(look: Counts, at_centre: float, first: int) -> Counts:
+    """A side with all that is equal to the centre on its first knot."""
+    values = look.values.copy()
+    values[:first] = 0.0
+    values[0] = at_centre
+    return replace(look, values=values)
 
 
 def _emptied(side: list[Counts]) -> list[Counts]:

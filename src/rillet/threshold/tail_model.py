@@ -75,14 +75,17 @@ _RUN: Final = 5
 _SIDE_RUN: Final = 4 * PER_OCTAVE
 #: Chance that an empty side is taken to hold data.
 _EMPTY_ALARM: Final = 1e-5
+#: The same where no values are known but those next to 0, or to the centre: without a scale, a
+#: range that reaches for noise is no dearer than one that misses all there is.
+_ALONE_ALARM: Final = 1e-2
 #: What is likely of values of one group.  A Weibull law keeps its shape; a lognormal law begins
 #: like one of a shape below 1 and gets heavier, down to half of that shape, and a power law still
 #: heavier.  So a tail goes on with the shape that its beginning tells, and with the square of it
 #: where that is below 1; a deviation of its logarithm is ½.
 _ONE_GROUP: Final = 0.5
-#: Values are a third as likely of one group as of anything else, before the counts: more would add
+#: Values are a fifth as likely of one group as of anything else, before the counts: more would add
 #: back too much for second groups, less would miss power laws.
-_ONE_GROUP_ODDS: Final = 0.35
+_ONE_GROUP_ODDS: Final = 0.2
 #: A tail falls no slower further out, on a logarithmic scale, than before, as far as counts tell: a
 #: deviation of the logarithm of how much slower.
 _KINK: Final = 0.15
@@ -219,7 +222,9 @@ def _bulk_knot(rates: FloatArray) -> int:
 def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
     """Highest knot that surely holds data, by itself or together with its neighbours."""
     top = max(1, _bulk_knot(pooled.rates))
-    base, rates, bulk = -math.log(alarm / len(_RUNS)), pooled.rates[top:], top
+    rates, bulk = pooled.rates[top:], top
+    alone = bulk == 1  # values that are all next to 0 have no scale: no knot is far from them
+    base = -math.log(_ALONE_ALARM / (len(_RUNS) * len(rates)) if alone else alarm / len(_RUNS))
     suspects: list[tuple[int, int, float]] = []  # knot, first of its run, −ln P
     sums = np.concatenate(([0.0], np.cumsum(rates)))
     moments = np.concatenate(([0.0], np.cumsum(rates * np.arange(len(rates)))))
@@ -236,7 +241,8 @@ def top_knot(pooled: Pooled, places: FloatArray, alarm: float) -> int:
         suspects += zip(knots_of.tolist(), (bulk + first).tolist(), unlikely.tolist(), strict=True)
     for knot, first_knot, level_found in sorted(suspects):
         if first_knot > top:
-            level_here = base + _STEEPNESS * math.log(places[knot] / places[top])
+            known = places[knot if alone and top == bulk else top]
+            level_here = base + _STEEPNESS * math.log(places[knot] / known)
             if level_found > min(level_here, _HIGHEST_LEVEL):
                 top = knot
     return top
@@ -318,6 +324,11 @@ class Tail:
     #: Knots above the top one where a group may be that is not seen.
     unseen: int = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no count above the smallest knot is more than noise."""
+        return self.ends.size == 1
+
     def mean_clipped(self, end: float) -> float:
         """Estimate of E (x − end)⁺ per observation."""
         return float(self._clipped_by(self.expected[None, :], end)[0])
@@ -345,7 +356,7 @@ class Tail:
         """
         below = ends < self.places[self.top]
         unknown = np.zeros(ends.shape)
-        if self.ends.size > 1 and below.any():
+        if not self.is_empty and below.any():
             low = int(np.searchsorted(self.places, ends.min(), side="right")) - 1
             around = self.places[max(low - 1, 0) : self.top + 2]
             excess = self._at_knots(self.expected[None, :], around)[:, 0]
@@ -354,7 +365,7 @@ class Tail:
 
     def _beyond(self, tails: FloatArray, end: float) -> FloatArray:
         """What each of some tails has over an end, without what is counted below the top knot."""
-        if self.ends.size == 1:
+        if self.is_empty:
             return np.zeros(len(tails))
         if end < self.places[self.top]:
             outside, mass = self._at_top(tails)
@@ -381,7 +392,7 @@ class Tail:
 
     def margin(self, end: float, estimate: float) -> Margin:
         """How far E (x − end)⁺ may be from an estimate, with 95 %, and the spread of a sample."""
-        if self.ends.size == 1:
+        if self.is_empty:
             return Margin()
         each = self._clipped_by(self.by_odds, end)
         least, greatest = _mixed_quantiles(self.odds, each, self._beyond(self.off, end))
@@ -667,7 +678,7 @@ def _out_of_sight(
     halves = np.arange(2 * more.size - 1) / 2
     shares = np.maximum(0.0, 1 - np.abs(halves[:, None] - np.arange(more.size)))
     where = shares @ places[top + 1 : last + 1]
-    sizes = np.minimum(_SIZES[:, None] * pooled.noise_std, 1.0)
+    sizes = _SIZES[_SIZES * pooled.noise_std <= 1.0, None] * pooled.noise_std
     likelihood = sizes * (shares @ (more / variance)) - sizes**2 / 2 * (shares**2 @ (1 / variance))
     odds = _GROUP_ODDS * np.sqrt(sizes) * where**-2 / np.sum(where**-2) * np.exp(likelihood)
     real = odds > 1e-5
@@ -675,17 +686,21 @@ def _out_of_sight(
     return where[real], sizes[real], odds[real]
 
 
-def holds_data(side: Pooled, at_centre: float) -> bool:
+def holds_data(side: Pooled, at_centre: float, *, alone: bool = False) -> bool:
     """Whether one side of a centre holds data at all: it need not, where many values are equal.
 
     The centre is a median: half of the values lie on each side, less those ``at_centre`` itself,
     and nearly all of them within ``_SIDE_RUN`` knots.  A side is taken to hold them unless the
     fullest such run is nearer to nothing.  Where a side need not hold many, some run of counts must
     be more than noise: an error either way is dear, a range that misses half of the values, or one
-    that reaches for noise.
+    that reaches for noise.  ``alone``: no
+    side is known to.
     """
+    if len(side.rates) < _SIDE_RUN:
+        return False
     runs = np.convolve(side.rates, np.ones(_RUN), mode="valid")
-    if runs.max() > side.exceedance(-math.log(_EMPTY_ALARM / len(runs)), _RUN):
+    alarm = _ALONE_ALARM if alone else _EMPTY_ALARM
+    if runs.max() > side.exceedance(-math.log(alarm / len(runs)), _RUN):
         return True
     wanted = max(0.5 - at_centre, 0.0)
     fullest = float(np.convolve(side.rates, np.ones(_SIDE_RUN), mode="valid").max())
@@ -764,7 +779,7 @@ def choose_end(
     where the stream changes.  ``beside`` is what the range has on the other side of its centre,
     which the noise is scaled to as well.
     """
-    if tail.ends.size == 1:
+    if tail.is_empty:
         return float(tail.ends[0])
     ends, clipped = tail.ends + beside, tail.clipped
     reach = np.maximum(tail.places[: tail.top + 1, None] - tail.ends, 0.0)
