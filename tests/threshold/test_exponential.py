@@ -20,9 +20,9 @@ BUDGETS = [Fraction(1), Fraction(1, 10), Fraction(0.7), Fraction(5), Fraction(50
 BOUNDS = Range(0.0, 3000.0)
 
 
-def points_and_weights(values, size, rank, budget):
+def points_and_weights(values, size, rank, budget, in_first=1):
     """Weight of every grid point, written out from the runs."""
-    runs = cells(np.array(values, np.int64), size, rank)
+    runs = cells(np.array(values, np.int64), size, rank, in_first)
     table = weight_table(budget, len(values) + 1)
     found = {}
     for first, count, distance in zip(
@@ -34,8 +34,8 @@ def points_and_weights(values, size, rank, budget):
         for point in range(first, first + count):
             assert point not in found
             found[point] = table[min(distance, len(table) - 1)]
-    assert sorted(found) == list(range(size))
-    return [found[point] for point in range(size)]
+    assert sorted(found) == list(range(size + in_first - 1))
+    return [found[point] for point in range(size + in_first - 1)]
 
 
 def distance_by_trying(values, point, rank, size):
@@ -47,13 +47,16 @@ def distance_by_trying(values, point, rank, size):
     )
 
 
+@pytest.mark.parametrize("in_first", [1, 3])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_the_distance_is_the_number_of_values_to_replace(rank):
+def test_the_distance_is_the_number_of_values_to_replace(rank, in_first):
+    """All points of the first cell are as far as that cell."""
     size = 4
     for values in product(range(size), repeat=3):
-        runs = cells(np.array(values), size, rank)
-        found = np.repeat(runs.exact_distance, runs.exact_count)
-        assert found.tolist() == [distance_by_trying(values, p, rank, size) for p in range(size)]
+        runs = cells(np.array(values), size, rank, in_first)
+        found = np.repeat(runs.exact_distance, runs.exact_count).tolist()
+        first, *others = (distance_by_trying(values, p, rank, size) for p in range(size))
+        assert found == [first] * in_first + others
 
 
 def neighbours(size, count):
@@ -78,12 +81,13 @@ def test_one_replaced_value_moves_every_distance_by_at_most_one(size, count, ran
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
 @pytest.mark.parametrize(("size", "count", "rank"), [(4, 3, 2), (3, 4, 4), (5, 2, 1), (9, 1, 1)])
-def test_the_whole_output_law_keeps_epsilon_on_all_neighbours(size, count, rank, budget):
+@pytest.mark.parametrize("in_first", [1, 7])
+def test_the_whole_output_law_keeps_epsilon_on_all_neighbours(size, count, rank, in_first, budget):
     """Exact rationals: P(point | values) ≤ e^ε · P(point | neighbour) for every point."""
     largest = Fraction(0)
     for values, others in neighbours(size, count):
-        one = points_and_weights(values, size, rank, budget)
-        two = points_and_weights(others, size, rank, budget)
+        one = points_and_weights(values, size, rank, budget, in_first)
+        two = points_and_weights(others, size, rank, budget, in_first)
         share = Fraction(sum(two), sum(one))
         largest = max(largest, *(Fraction(a, b) * share for a, b in zip(one, two, strict=True)))
     with mpmath.workprec(800):
@@ -120,12 +124,13 @@ def test_weights_are_exponential_where_it_matters():
 # --- The draw ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("in_first", [1, 4])
 @pytest.mark.parametrize("values", [(0, 0, 3, 7), (5, 5, 5, 5), (9, 0, 4, 4), ()], ids=str)
-def test_each_point_gets_exactly_its_weight_of_the_uniform(monkeypatch, values):
+def test_each_point_gets_exactly_its_weight_of_the_uniform(monkeypatch, values, in_first):
     """First and last uniform of every point lead to it, and the uniforms have no gap."""
     size, rank, budget = 10, 3, Fraction(2)
-    runs = cells(np.array(values, np.int64), size, rank)
-    weights = points_and_weights(values, size, rank, budget)
+    runs = cells(np.array(values, np.int64), size, rank, in_first)
+    weights = points_and_weights(values, size, rank, budget, in_first)
     ends = list(accumulate(weights))
     for point, (weight, end) in enumerate(zip(weights, ends, strict=True)):
         for uniform in (end - weight, end - 1):
@@ -135,7 +140,7 @@ def test_each_point_gets_exactly_its_weight_of_the_uniform(monkeypatch, values):
                 return uniform
 
             monkeypatch.setattr(rillet.threshold.rank, "uniform_below", fixed)
-            assert runs.draw(budget, Secret.for_tests(0), ()) == point
+            assert runs.draw(budget, Secret.for_tests(0), ()) == max(0, point - in_first + 1)
 
 
 def test_draws_follow_the_weights():

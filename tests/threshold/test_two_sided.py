@@ -8,7 +8,9 @@ import pytest
 
 import rillet.threshold.tail
 from helpers.streams import DELTA, all_releases, small_chunks, state_text
-from rillet import ParameterError, Plan, Secret, Sum, TailHistogram
+from rillet import FixedThreshold, ParameterError, Plan, Secret, Sum, TailHistogram
+from rillet.reproduce.coverage import covered
+from rillet.reproduce.simulator import simulate
 from rillet.statistic import Setting
 from rillet.threshold import Look, Outlook, Range
 from rillet.threshold.centre import (
@@ -268,3 +270,42 @@ def test_values_that_do_start_at_the_lower_bound_lose_little():
             release = plan.open(secret=Secret.for_tests(number)).update_many(values)[-1]
             error[plan.threshold.two_sided] += abs(release.sum - values.sum())
     assert error[True] < 2 * error[False]
+
+
+# --- Many equal values --------------------------------------------------------------------------
+
+
+def with_zeros(part, count, seed=1):
+    random = np.random.default_rng(seed)
+    return np.where(random.random(count) < part, 0.0, random.gamma(2.0, 10.0, count))
+
+
+def test_many_zeros_are_the_median():
+    """A gap of millions of points outweighed the one that all zeros are at."""
+    values = with_zeros(0.9, 500)
+    found = {find_centre(values, BOUNDS, Fraction("0.13"), SECRET, i) for i in range(40)}
+    assert found == {grid_point(BOUNDS, 1)}
+
+
+@pytest.mark.parametrize("upper", [3000.0, None])
+@pytest.mark.parametrize(("part", "count"), [(0.9, 20_000), (0.7, 3000), (0.99, 20_000), (1, 6000)])
+def test_the_truth_is_covered_where_many_values_are_zero(part, count, upper):
+    """Where no look told values from noise, it was said that there were none: covered by 0 %."""
+    plan = Plan(epsilon=1.0, delta=2**-20, upper=upper, length=count, missing="none")
+    found = covered(plan, with_zeros(part, count), 40, seed=5)
+    assert np.all(found.chance.mean(0) > 0.88)
+
+
+@pytest.mark.parametrize("level", [0.0, 240.0])
+def test_values_beside_a_level_that_most_have_are_found(level):
+    values = level + with_zeros(0.9, 20_000)
+    facts = {"epsilon": 1.0, "delta": 2**-20, "length": 20_000, "statistic": Sum()}
+    plan = Plan(**facts, upper=3000.0, missing="none")
+    found = simulate(plan, values, 20, seed=3)
+    bounded = Plan(
+        **facts, lower=level, upper=level + 70.0, missing="none", threshold=FixedThreshold()
+    )
+    noise = bounded.expected_error(20_000)
+    assert (
+        np.sqrt(np.mean((found.clipping + found.added_back) ** 2 + found.noise_std**2)) < 4 * noise
+    )

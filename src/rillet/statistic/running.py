@@ -451,7 +451,7 @@ class _Ratio:
         variance = (
             totals.covariance(SUM, SUM)
             - 2 * mean * totals.covariance(SUM, COUNT)
-            + mean**2 * totals.covariance(COUNT, COUNT)
+            + mean * mean * totals.covariance(COUNT, COUNT)  # a scalar's power is not its square
         )
         return np.sqrt(np.maximum(variance, 0.0)) / divisor
 
@@ -479,7 +479,7 @@ class _Ratio:
         totals, divisor = self._totals, self._divisor()
         mean = totals.sums[SUM] / divisor
         found = totals.covariance(SUM, COUNT) - mean * totals.covariance(COUNT, COUNT)
-        return self._either(lambda: found * np.nan, lambda: found / divisor**2)
+        return self._either(lambda: found * np.nan, lambda: found / (divisor * divisor))
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,9 @@ def centre_cells(raw_values: FloatArray, bounds: Range) -> Cells:
         exact_numbers = np.ceil(raw_part * STEPS).astype(np.int64)
     exact_points = np.clip(exact_numbers, first, last) - first
     size = last - first + 1
-    # Many values may be 0: beside the lower bound one point weighs as much as all others together,
+    # Many values may be 0: where none is negative the lowest point weighs as much as all others,
     # or a gap of millions of them would be taken for the median in its place.
-    in_first = 1 if bounds.lower == -OPEN_END else size
+    in_first = size if bounds.lower >= 0 else 1
     return cells(exact_points, size, (len(raw_part) + 1) // 2, in_first)
 
 
