@@ -257,9 +257,9 @@ def test_a_release_may_have_several_rows():
     assert [row["name"] for row in release] == ["0.5", "0.9"]
     assert [row["t"] for row in release] == [20, 20]
     assert np.isnan(release.sum)
-    with pytest.raises(ParameterError, match=r"name: expected one of 0\.5, 0\.9"):
+    with pytest.raises(ParameterError, match=r"name: expected one of '0\.5', '0\.9'"):
         release["0.95"]
-    with pytest.raises(ParameterError, match=r"name: expected one of 0\.5, 0\.9"):
+    with pytest.raises(ParameterError, match=r"name: expected one of '0\.5', '0\.9'"):
         releases["0.95"]
     assert list(releases[::-1]) == list(releases)[::-1]
     assert list(Releases.from_bytes(releases.to_bytes())) == list(releases)

@@ -24,6 +24,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    Final,
     Literal,
     TypeVar,
     Union,
@@ -317,10 +318,14 @@ class Option:
         if texts and isinstance(value, str):
             kind, _, rest = value.partition(":")
             pairs = [part.partition("=") for part in _BETWEEN.split(rest) if part]
+            if not all(equals for _, equals, _ in pairs):
+                raise ParameterError(self.name, _OPTIONS_OF_TEXT, value)
             value = {"kind": kind} | {key.strip(): text.strip() for key, _, text in pairs}
         if not isinstance(value, Mapping):
             what = f"{kinds.what} object, a table with its kind"
-            raise ParameterError(self.name, " or ".join([what, *self.words]), value)
+            made = kinds.get(value, self.name) if isinstance(value, str) else value
+            hint = f"type {made.__name__}()" if isinstance(made, type) else None
+            raise ParameterError(self.name, " or ".join([what, *self.words]), value, hint)
         given = dict(value)
         made = kinds.get(given.pop("kind", None), f"{self.name}.kind")
         options = _options_of_kind(made, self.type, f"{self.name}.kind")
@@ -329,6 +334,9 @@ class Option:
             return made(**converted(options, given, texts=texts))
 
 
+_OPTIONS_OF_TEXT: Final = (
+    "kind:option=value,option=value with lists in brackets, as in levels=[1,2]"
+)
 #: A comma that is not inside brackets.
 _BETWEEN = re.compile(r",(?![^\[]*\])")
 

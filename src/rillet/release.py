@@ -236,7 +236,10 @@ def _interval(
         # Where nothing is clipped it is the noise interval, to the last bit.
         lower = np.where(below == 0, low, middle - np.sqrt(down * down + below * below))
         upper = np.where(above == 0, high, middle + np.sqrt(up * up + above * above))
-    return lower, upper
+    # Of a quantile that may lie beyond the outermost edge of the bins that edge says nothing more.
+    _, _, _, noise_lower, noise_upper, _, _, clip_lower, clip_upper = noise
+    lower = np.where(noise_lower <= clip_lower, -np.inf, lower)
+    return lower, np.where(noise_upper >= clip_upper, np.inf, upper)
 
 
 #: Those from which the interval for the unclipped values follows.
@@ -340,7 +343,7 @@ class Release:
         for row in self.rows:
             if row["name"] == name:
                 return Release(self.key, self.t, self.at_microseconds, [row])
-        known = ", ".join(str(row["name"]) for row in self.rows)
+        known = ", ".join(repr(row["name"]) for row in self.rows)
         raise ParameterError("name", f"one of {known}", name)
 
     def noise_interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -358,7 +361,8 @@ class Release:
         """Covers the statistic of the *unclipped* values with this probability: noise and clipping.
 
         If values beyond the clipping range have the tail that ``tail`` says.  Not known (NaN) where
-        nothing says how much is clipped.
+        nothing says how much is clipped.  Of a quantile that may lie beyond the outermost edge it
+        has no end there.
         """
         numbers = np.array([self.rows[0][name] for name in _FOR_INTERVAL])
         low, high = _interval(confidence, self.noise_law, self.tail, *numbers)
@@ -526,10 +530,12 @@ class Releases:
         return _interval(confidence, self.noise_law, self.tail, *numbers)
 
     def band(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
-        """The intervals where something says how much is clipped, elsewhere those of the noise."""
-        return (
-            self.noise_interval(confidence) if self.tail == "unknown" else self.interval(confidence)
-        )
+        """What to draw: intervals with an end, where something says how much is clipped."""
+        low, high = self.noise_interval(confidence)
+        if self.tail == "unknown":
+            return low, high
+        below, above = self.interval(confidence)
+        return np.where(np.isinf(below), low, below), np.where(np.isinf(above), high, above)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -618,7 +624,7 @@ class Releases:
 
     def _named(self, name: str) -> Releases:
         if name not in self.names:
-            raise ParameterError("name", f"one of {', '.join(self.names)}", name)
+            raise ParameterError("name", f"one of {', '.join(map(repr, self.names))}", name)
         row, width = self.names.index(name), len(self.names)
         columns = {number: self.rows(number)[row::width] for number in self._columns}
         return Releases(self.keys, self.key_of, self.t, self.at, (name,), columns, **self.common)

@@ -213,6 +213,16 @@ def test_table_choice_and_saved_plan_agree(capsys, tmp_path, options, chosen):
     assert plan.layout.first_release == mechanisms[first]["first_release"]
 
 
+def test_counts_of_learned_bins_are_not_compared_with_those_up_to_the_bound(capsys):
+    found = comparison(
+        capsys, "--typical", "38", "--every", "500", "--statistic", "histogram:bins=20"
+    )
+    assert found["chosen"] == "auto"
+    assert all(point["clipping_error"] == 0 for point in by_name(found)["auto"]["at"])
+    main(["plan", "--epsilon", "1", "--length", "5000", "--statistic", "count", "--typical", "38"])
+    assert "error of the count" in capsys.readouterr().out
+
+
 def test_a_range_that_is_learned_again_is_forecast_as_such(capsys):
     # The range learned first would cut off ten times the noise of the last mean.
     found = comparison(

@@ -286,6 +286,20 @@ def test_a_quantile_interval_reaches_out_to_edges_of_bins():
     assert release.post_processing == ("cumulated counts made monotone",)
 
 
+def test_beyond_the_outermost_edge_the_interval_for_all_values_has_no_end():
+    values = STREAMS["exponential"](np.random.default_rng(3), 3000)
+    edges = tuple(np.quantile(values, [0.2, 0.35, 0.5, 0.65, 0.8]).tolist())
+    made = plan(statistic=Quantile(0.05, 0.5, 0.95, bins=edges))
+    release = made.open().update_many(values)[-1]
+    for name, ends in (("0.05", (-math.inf, edges[0])), ("0.95", (edges[-1], math.inf))):
+        assert release[name].interval(0.95) == ends
+        assert np.isfinite(release[name].noise_interval(0.95)).all()
+    assert np.isfinite(release["0.5"].interval(0.95)).all()
+    releases = made.open().update_many(values)["0.95"]
+    assert np.isfinite(releases.band()).all()
+    assert np.isinf(releases.interval()[1]).any()
+
+
 def test_without_data_there_is_no_quantile_and_the_interval_is_all():
     made = plan(
         statistic=Quantile(0.5, bins=(0.0, 5.0, 10.0)),

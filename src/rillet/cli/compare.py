@@ -125,7 +125,9 @@ class Comparison:
 def compare(args: argparse.Namespace) -> Comparison:
     """Forecast every candidate and choose."""
     baseline = _first(args)
-    guess, scale = _guess(args, baseline.plan.bounds)
+    guess = scale = None
+    if baseline.plan.statistic.clips:
+        guess, scale = _guess(args, baseline.plan.bounds)
     guesses = Guesses(scale, args.rate)
     candidates: tuple[Candidate, ...] = (baseline,)
     impossible: tuple[str, ...] = ("what clips at a bound: there is none",)
@@ -280,7 +282,8 @@ def _candidates(
     try:
         chosen = _plan(args, "auto")
         bound = chosen
-        if chosen.layout.lag and args.threshold is None:
+        counts = chosen.statistic.kinds[0] == "count"  # of bins that lie where the values are
+        if chosen.layout.lag and args.threshold is None and not counts:
             learning = ("lag", "threshold_share", "refresh", "backfill", "shared_threshold")
             bound = _plan(args, "auto", threshold="fixed", **dict.fromkeys(learning))
     except ParameterError as error:

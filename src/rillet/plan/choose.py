@@ -106,16 +106,20 @@ def choose(plan: Plan) -> Choice:
 def _auto_strategy(plan: Plan) -> tuple[Strategy, str]:
     """The strategy with the least noise, and why."""
     gaussian, pure = _best_gaussian(plan), _best_pure(plan)
+    late = "" if plan.memory.forgets else " in the second half of the stream"
     if plan.delta == 0:
-        return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise."
+        return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise{late}."
     if plan.levels:
         why = "what totals take of the budget costs a key less: squares add up"
         return gaussian, f"delta allows Gaussian noise, under which {why}."
     # Over few releases Laplace noise may be less than Gaussian.
     if _noise(plan, gaussian) < _noise(plan, pure):
-        return gaussian, f"delta allows Gaussian noise, and {gaussian.name} has the least of it."
+        return (
+            gaussian,
+            f"delta allows Gaussian noise, and {gaussian.name} has the least of it{late}.",
+        )
     short = "so short a memory" if plan.memory.forgets else "so few releases"
-    return pure, f"over {short} {pure.name} with pure noise has the least of it."
+    return pure, f"over {short} {pure.name} with pure noise has the least of it{late}."
 
 
 def _best_gaussian(plan: Plan) -> Strategy:
@@ -221,14 +225,12 @@ def _check_open(plan: Plan, threshold: Threshold) -> None:
     name = "upper" if plan.upper is None else "lower"
     if isinstance(threshold, TailHistogram) and (plan.lower is not None or threshold.two_sided):
         return
-    raise ParameterError(
-        name,
-        "a public bound that values are clipped to",
-        None,
-        "give a generous one: a learned range makes it cheap"
-        if plan.threshold == "auto"
-        else f"a {threshold.name} threshold needs it; without a bound, leave threshold out",
-    )
+    hint = f"a {threshold.name} threshold needs it; without a bound the automatic one does not"
+    if plan.threshold == "auto":
+        hint = (
+            f"no range is learned with lag=0, nor of fewer than {_SHORTEST_TO_LEARN:,} observations"
+        )
+    raise ParameterError(name, "a public bound that values are clipped to", None, hint)
 
 
 #: Up to so many leaves a window has less pure noise where each has its own.

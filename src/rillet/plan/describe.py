@@ -193,7 +193,8 @@ def _noise(layout: Layout) -> str:
         std *= _MANY * float(layout.remembered(last))
         over = ", divided by how many observations there are"
     reach = noise_deviations(0.95, layout.noise_law) * std
-    of_range = " times the clipping range" if declared is None else ""
+    counts = layout.statistic.kinds[0] == "count"  # which are no larger in a wider range
+    of_range = " times the clipping range" if declared is None and not counts else ""
     if layout.statistic.spread_evenly:
         over += ", if values are spread evenly over the bins"
     name = layout.statistic.names[0] if len(layout.statistic.names) > 1 else layout.statistic.name
@@ -293,6 +294,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
     if main is None or not choice.chose_strategy:
         return []
     lines = []
+    where = "the second half" if layout.memory.window is None else "the last window"
     chosen = math.sqrt(typical_variance(main, layout.memory)) * layout.leaf.typical_factor
     for other in _others(layout):
         if (other.name, other.law) == (main.strategy.name, main.strategy.law):
@@ -306,7 +308,7 @@ def _turned_down(layout: Layout, choice: Choice) -> list[str]:
             contributions=main.contributions,
         )
         ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.typical_factor / chosen
-        lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise.")
+        lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise in {where}.")
     if layout.lag and not layout.bounds.is_open:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
     return lines

@@ -626,7 +626,7 @@ class Plan:
         if self.clock is None:
             if isinstance(given, str):
                 raise ParameterError(name, "a number of observations", given, 'or give every="1h"')
-            each, of, span = self.leaf_every, "every", given
+            each, of, span = self.leaf_every, f"every ({self.leaf_every:,})", given
         else:
             if not isinstance(given, str):
                 raise ParameterError(name, 'a duration such as "7d", by the clock', given)
@@ -641,6 +641,8 @@ class Plan:
                     given,
                     "give a larger every",
                 )
+        elif span < each:
+            raise ParameterError(name, f"at least {of}", given, "values fade between releases")
         return span // each if span % each == 0 else span / each
 
     @property

@@ -351,7 +351,7 @@ class Statistic(ABC):
     @property
     def clipping_moves(self) -> bool:
         """Whether clipping moves its first number, by what it takes from a sum."""
-        return self.clips and not self.spread_evenly
+        return self.clips and not self.spread_evenly and self.kinds[0] != "count"
 
     # --- private half ----------------------------------------------------------------------------
 
