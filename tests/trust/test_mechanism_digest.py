@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rillet import Plan, Secret, StateError
+from rillet import Plan, Secret, StateError, TailHistogram
 from trust import faults
 
 #: Learns its range again and again, so that every constant matters; and one that never does.
@@ -49,6 +49,19 @@ def test_a_state_of_another_version_is_refused(desk, change):
     with faults.another_version(change):
         assert desk.run(*command, plan=()).code == 4
     assert desk.count() == 51
+
+
+def test_a_newer_judgement_asks_for_the_older_rillet(desk, monkeypatch):
+    """It said to go on with the plan in the folder, which is the one that was given."""
+    (desk / "plan.json").write_text(LEARNS.to_json())
+    desk.csv("in.csv", VALUES[:100])
+    command = ("in.csv", "--state", "live", "--plan", "plan.json")
+    assert desk.run(*command, plan=()).code == 0
+    monkeypatch.setattr(TailHistogram, "version", TailHistogram.version + 1)
+    said = desk.run(*command, plan=())
+    assert said.code == 4
+    assert "another version of its mechanism: threshold.version" in said.said
+    assert "go on with the version of rillet that began it" in said.said
 
 
 def test_a_kept_secret_does_not_serve_another_version(desk):

@@ -27,7 +27,17 @@ from numpy.typing import NDArray
 from rillet import datasets
 from rillet.plan import Plan
 
-__all__ = ["DRAWN", "Stream", "Work", "growing", "in_parts", "lognormal", "table", "weibull"]
+__all__ = [
+    "DRAWN",
+    "Stream",
+    "Work",
+    "growing",
+    "in_parts",
+    "lognormal",
+    "pareto",
+    "table",
+    "weibull",
+]
 
 FloatArray = NDArray[np.float64]
 Random = np.random.Generator
@@ -217,6 +227,12 @@ def _mapping(jobs: int) -> Iterator[Each]:
 # --- the command ----------------------------------------------------------------------------------
 
 
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, found {text}")
+    return int(text)
+
+
 def table(
     arguments: Sequence[str] | None,
     *,
@@ -233,11 +249,14 @@ def table(
     )
     names = list(names)
     parser.add_argument("names", nargs="*", choices=[*names, []], help="streams; all if none")
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=_at_least_one, default=100)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None, help="of the streams; fresh if none")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores if none"
+        "--jobs",
+        type=_at_least_one,
+        default=os.cpu_count() or 1,
+        help="processes; all cores if none",
     )
     if more is not None:
         more(parser)

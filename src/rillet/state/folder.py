@@ -21,7 +21,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from rillet.amendments import Amendment, chained
 from rillet.errors import OutputError, StateError
@@ -331,6 +331,17 @@ def _lock(folder: Path) -> IO[bytes]:
     return lock
 
 
+def _typed(mechanism: dict[str, Any]) -> dict[str, Any]:
+    """What a user gave of a mechanism, without what follows from it and from rillet's version."""
+    return {
+        name: {part: value for part, value in given.items() if part != "version"}
+        if isinstance(given, dict)
+        else given
+        for name, given in mechanism.items()
+        if name not in _DERIVED
+    }
+
+
 def _check_facts(
     folder: Path,
     facts: dict[str, str],
@@ -347,12 +358,11 @@ def _check_facts(
     _, amend = what_to_amend(folder, (epsilons[0], kept or keys), (epsilons[1], keys))
     amend = f"; to change that in this state, type: {amend}" if amend else ""
     if was != now:
-        typed = differences(
-            *({k: v for k, v in each.items() if k not in _DERIVED} for each in (was, now))
-        )
+        typed = differences(_typed(was), _typed(now))
         what = f"another plan: {typed}"
         if not typed:
             what = f"another version of its mechanism: {differences(was, now)}"
+            instead = "go on with the version of rillet that began it, or begin in another folder"
         amend = amend if epsilons[0] != epsilons[1] else ""
         raise StateError(f"{folder}: this state belongs to {what}; {instead}{amend}")
     if facts["keys"] != _digest_of_keys(tree):
