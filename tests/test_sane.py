@@ -113,6 +113,18 @@ def test_the_noise_interval_is_that_of_the_number_before(statistic):
         mended.noise_interval(0.99)
 
 
+@pytest.mark.parametrize("options", [{}, {"every": "1h", "start": "2026-01-01T00:00Z"}])
+@pytest.mark.parametrize("statistic", [Mean(), Sum(), Share(above=5.0)])
+def test_the_interval_for_all_values_has_ends_where_noise_reaches_a_bound(statistic, options):
+    options = {**options, "length": "40h"} if options else {}
+    stream = plan(statistic, sane=True, **options).open(secret=SECRET)
+    found = stream.advance(until="2026-01-02T16:00Z") if options else stream.update_many(VALUES)
+    low, high = found.noise_interval()
+    assert (low <= 0.0).any()
+    for end, expected in zip(found.interval(), (low, high), strict=True):
+        np.testing.assert_array_equal(end, expected)
+
+
 def test_keys_together_keep_sums_at_0_and_say_so():
     options = {
         "keys": [("a",), ("b",)],

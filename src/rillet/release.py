@@ -236,10 +236,7 @@ def _interval(
         # Where nothing is clipped it is the noise interval, to the last bit.
         lower = np.where(below == 0, low, middle - np.sqrt(down * down + below * below))
         upper = np.where(above == 0, high, middle + np.sqrt(up * up + above * above))
-    # Of a quantile that may lie beyond the outermost edge of the bins that edge says nothing more.
-    _, _, _, noise_lower, noise_upper, _, _, clip_lower, clip_upper = noise
-    lower = np.where(noise_lower <= clip_lower, -np.inf, lower)
-    return lower, np.where(noise_upper >= clip_upper, np.inf, upper)
+    return lower, upper
 
 
 #: Those from which the interval for the unclipped values follows.
@@ -282,7 +279,8 @@ class Release:
     clipping_below, clipping_above : float
         How far below and above the value the statistic of the *unclipped* values may lie because
         of clipping, with 95 % if the tail is what ``tail`` says; 0 where nothing is clipped, NaN
-        where nothing says how much is.
+        where nothing says how much is, infinite (null in JSON and SQL) where a quantile may lie
+        beyond the outermost edge of its bins.
     clip_lower, clip_upper : float
         The clipping range in force; NaN for a statistic that does not clip.
     clipped_share : float
@@ -532,10 +530,8 @@ class Releases:
     def band(self, confidence: float = 0.95) -> tuple[FloatArray, FloatArray]:
         """What to draw: intervals with an end, where something says how much is clipped."""
         low, high = self.noise_interval(confidence)
-        if self.tail == "unknown":
-            return low, high
         below, above = self.interval(confidence)
-        return np.where(np.isinf(below), low, below), np.where(np.isinf(above), high, above)
+        return np.where(np.isfinite(below), below, low), np.where(np.isfinite(above), above, high)
 
     @property
     def common(self) -> dict[str, Any]:

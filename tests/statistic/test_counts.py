@@ -177,6 +177,7 @@ ALL = [
     Share(above=25.0),
     Histogram(bins=(10.0, 30.0)),
     Count(),
+    Sum(),
 ]
 #: Leaves of the streams below.
 LEAVES = 6
@@ -260,6 +261,7 @@ def test_intervals_cover_93_to_97_of_100_in_10000_runs(name, strategy, by_clock)
         counts = np.histogram(values[:t], edges)[0]
         truth = {
             "mean": clipped[:t].mean(),
+            "sum": clipped[:t].sum(),
             "above 25": np.mean(values[:t] > 25.0),
             "count": t,
             "0.5": np.quantile(clipped[:t], 0.5, method="inverted_cdf"),
