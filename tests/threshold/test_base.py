@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rillet import ExponentialQuantile, FixedThreshold, SmoothQuantile, TailHistogram
@@ -26,6 +27,12 @@ def test_a_learned_range_has_a_least_width(bounds, width):
     if bounds.lower == 0.0:
         assert learned_range(bounds, 0.0) == Range(0.0, width)
         assert learned_range(bounds, bounds.width * 2) == bounds
+
+
+def test_a_learned_range_does_not_leave_the_bounds():
+    for lower, upper in np.sort(np.random.default_rng(3).uniform(-1e3, 1e3, (400, 2))):
+        bounds = Range(lower, upper)
+        assert learned_range(bounds, bounds.width).upper <= upper
 
 
 def test_a_bound_is_rounded_up_to_24_bits():

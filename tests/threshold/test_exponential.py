@@ -68,10 +68,11 @@ def neighbours(size, count):
 
 
 @pytest.mark.parametrize(("size", "count", "rank"), [(4, 3, 1), (4, 3, 2), (3, 4, 3), (5, 2, 2)])
-def test_one_replaced_value_moves_every_distance_by_at_most_one(size, count, rank):
+@pytest.mark.parametrize("in_first", [1, 6])
+def test_one_replaced_value_moves_every_distance_by_at_most_one(size, count, rank, in_first):
     moves = set()
-    for values, others in neighbours(size, count):
-        one, two = cells(np.array(values), size, rank), cells(np.array(others), size, rank)
+    for pair in neighbours(size, count):
+        one, two = (cells(np.array(values), size, rank, in_first) for values in pair)
         moves |= set(
             np.repeat(one.exact_distance, one.exact_count)
             - np.repeat(two.exact_distance, two.exact_count)

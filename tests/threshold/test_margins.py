@@ -10,7 +10,9 @@ from helpers.looks import look_at
 from rillet.threshold.base import Outlook
 from rillet.threshold.tail_model import (
     _LEFT_OUT,
+    Counts,
     _mixed_quantiles,
+    _posterior,
     counted_margin,
     counted_rate_margin,
     fit_tail,
@@ -31,6 +33,11 @@ def test_ends_of_a_mixture_leave_out_what_they_say():
     assert below == pytest.approx([_LEFT_OUT, 1 - _LEFT_OUT], abs=0.005)
 
 
+def test_what_is_impossible_before_the_counts_weighs_nothing_however_well_it_fits():
+    weights = _posterior(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1e4, 1e4 + 2]))
+    assert weights == pytest.approx([0.0, 1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1))])
+
+
 @pytest.mark.parametrize("part", [2.0, 4.0, 6.0])
 def test_moments_beyond_an_end_are_those_of_the_tail(part):
     """Of exponential values E (x − e)⁺ is θ·P(x > e), and E ((x − e)⁺)² is 2θ²·P(x > e)."""
@@ -43,6 +50,17 @@ def test_moments_beyond_an_end_are_those_of_the_tail(part):
     assert margin.variance == pytest.approx(2 * SCALE**2 * beyond, rel=0.7)
     below, above = margin.of(10 * N)
     assert estimate - 1.5 * below <= SCALE * beyond <= estimate + 1.5 * above
+
+
+def test_next_to_the_last_knot_a_variance_is_not_negative():
+    values = np.zeros(122)
+    values[120:] = 20_000
+    look = Counts(values, 100_000, 5.0, laplace=True)
+    tail = fit_tail([look], 0.5, Outlook(100_000, 100_000, 100_000, 50.0))
+    end = float(np.nextafter(0.5, 0))
+    margin = tail.margin(end, tail.mean_clipped(end))
+    assert margin.variance >= 0.0
+    assert np.isfinite(margin.of(1e5)).all()
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1.5])

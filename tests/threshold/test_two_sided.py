@@ -11,13 +11,15 @@ from helpers.streams import DELTA, all_releases, small_chunks, state_text
 from rillet import FixedThreshold, ParameterError, Plan, Secret, Sum, TailHistogram
 from rillet.reproduce.coverage import covered
 from rillet.reproduce.simulator import simulate
-from rillet.statistic import Setting
+from rillet.statistic import OPEN_END, Setting
 from rillet.threshold import Look, Outlook, Range
 from rillet.threshold.centre import (
     STEPS,
+    centre_cells,
     find_centre,
     grid_number,
     grid_point,
+    inner_point,
     knots_around,
     range_around,
 )
@@ -77,6 +79,22 @@ def test_the_ends_of_a_range_lie_on_the_even_grid_inside_the_bounds():
                 assert found.lower <= max(0.0, centre - below * 3000)
                 assert found.upper >= min(3000.0, centre + above * 3000)
                 assert found.width <= (above + below) * 3000 + 4 * 3000 / STEPS
+
+
+def test_a_range_without_a_bound_stays_inside_what_values_are_cut_to():
+    for bounds in (Range(-OPEN_END, 1e6), Range(0.0, OPEN_END), Range(-OPEN_END, OPEN_END)):
+        for end in (bounds.lower, bounds.upper):
+            centre = inner_point(bounds, end)
+            for part in (0.0, 2.0**-50, 1.0):
+                found = range_around(bounds, centre, part, part)
+                assert bounds.lower <= found.lower < found.upper <= bounds.upper
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, Range(-1.0, 5.0), Range(0.0, OPEN_END)])
+def test_how_much_the_first_point_weighs_follows_from_the_bounds(bounds):
+    some = (np.zeros(9), np.full(9, bounds.upper), np.array(STRANGE), np.empty(0))
+    expected = 1 if bounds.lower < 0 else centre_cells(some[0], bounds).exact_count.sum() // 2 + 1
+    assert [centre_cells(values, bounds).in_first for values in some] == [expected] * 4
 
 
 # --- The counts -------------------------------------------------------------------------------
@@ -152,6 +170,18 @@ def test_an_empty_side_gets_no_room():
         found = judged(1000 + tail, 999.0, 5.0, seed)
         assert found.range.lower > 998.9
         assert 1050 < found.range.upper < 1400
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, Range(0.0, OPEN_END)], ids=["bounds", "open"])
+def test_noise_alone_is_not_taken_for_values_at_the_centre(bounds):
+    """Which are counted at many knots: their noise adds up.  No side is emptied for it."""
+    centre, random = inner_point(bounds, 100.0), np.random.default_rng(5)
+    size = len(TWO.places(bounds, centre))
+    for _ in range(100):
+        noisy = np.rint(random.laplace(0, 5.0 * PARTS, size)).astype(np.int64)
+        looks = (Look(1000, noisy, 5 * PARTS, "laplace", centre),)
+        upper, lower = rillet.threshold.tail._sides(bounds, looks, centre)
+        assert upper.counts[0].values[1:].any() or lower.counts[0].values[1:].any()
 
 
 def test_a_side_with_data_is_not_taken_to_be_empty():

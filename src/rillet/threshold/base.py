@@ -223,8 +223,10 @@ def learned_range(bounds: Range, distance: mpmath.mpf | float) -> Range:
     **Privacy.** Post-processing.
     """
     upper = bounds.lower + land_on_grid(distance, bounds.width, smallest_width(bounds))
-    # Far from 0 the sum can round back to the lower bound: a range must keep some width.
-    return Range(bounds.lower, max(upper, math.nextafter(bounds.lower, math.inf)))
+    # Far from 0 the sum can round beyond the bounds, or back to the lower one: a range must keep
+    # some width.
+    upper = min(max(upper, math.nextafter(bounds.lower, math.inf)), bounds.upper)
+    return Range(bounds.lower, upper)
 
 
 def clip_to_bounds(raw_values: FloatArray, bounds: Range) -> FloatArray:

@@ -155,10 +155,10 @@ def range_around(bounds: Range, centre: float, above: float, below: float) -> Ra
     if bounds.is_open:
         lower = min(centre - below * bounds.width, grid_point(bounds, middle - 1))
         upper = max(centre + above * bounds.width, grid_point(bounds, middle + 1))
-        lower, upper = max(lower, bounds.lower), min(upper, bounds.upper)
-        return Range(lower, max(upper, math.nextafter(lower, math.inf)))
-    lower = grid_point(bounds, middle - max(1, math.ceil(below * STEPS)))
-    upper = grid_point(bounds, middle + max(1, math.ceil(above * STEPS)))
+        lower = max(lower, bounds.lower)
+    else:
+        lower = grid_point(bounds, middle - max(1, math.ceil(below * STEPS)))
+        upper = grid_point(bounds, middle + max(1, math.ceil(above * STEPS)))
     # Far from 0 the ends can round together: a range must keep some width.
     upper = min(max(upper, math.nextafter(lower, math.inf)), bounds.upper)
     return Range(min(lower, math.nextafter(upper, -math.inf)), upper)

@@ -336,7 +336,7 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     filled = [holds_data(side, level.rates[0]) for side in beside]
     if not any(filled):
         filled = [holds_data(side, level.rates[0], alone=True) for side in beside]
-    if any(filled) or level.rates[0] > level.exceedance(-math.log(FALSE_ALARM)):
+    if any(filled) or level.rates[0] > level.exceedance(-math.log(FALSE_ALARM), sum(equal) - 1):
         sides = [side if full else _emptied(side) for side, full in zip(sides, filled, strict=True)]
     return [
         _Side(sign, bounds, centre, width, side, counted)

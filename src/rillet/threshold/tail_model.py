@@ -422,7 +422,8 @@ class Tail:
         first = int(np.searchsorted(self.ends, end))
         ends = np.concatenate(([end], self.ends[first:]))
         excess = np.concatenate(([self.odds @ each], self._likely[first:]))
-        return float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends)))
+        # Next to the last knot rounding leaves less than nothing of an excess.
+        return max(0.0, float(np.sum((excess[1:] + excess[:-1]) * np.diff(ends))))
 
 
 def _between(places: FloatArray, excess: FloatArray, end: float) -> FloatArray:
@@ -730,7 +731,7 @@ def _steepest(rates: FloatArray, start: int, size: FloatArray, share: float) -> 
 
 
 def _posterior(prior: FloatArray, misfit: FloatArray) -> FloatArray:
-    weight: FloatArray = prior * np.exp(-0.5 * (misfit - misfit.min()))
+    weight: FloatArray = prior * np.exp(-0.5 * np.maximum(misfit - misfit[prior > 0.0].min(), 0.0))
     weight /= weight.sum()
     return weight
 
