@@ -389,7 +389,8 @@ class Layout:
         complete = np.empty(0, bool) if self.leaf.may_be_complete else None
         margin = Margin if self.has_margins else None
         none = lambda *_: np.empty(0)  # noqa: E731
-        totals = Totals(np.empty(0), nothing, none, Range(0.0, 1.0), complete, margin)
+        count = np.empty(0) if self.clock is None else None
+        totals = Totals(count, nothing, none, Range(0.0, 1.0), complete, margin)
         return self.statistic.numbers(totals)
 
     @cached_property
@@ -426,6 +427,12 @@ class Layout:
             "clip_upper": clipping.upper if clips else unknown,
             "clipped_share": clipped_share,
         }
+
+    def completed(self, name: str, number: Any) -> Any:
+        """A number of the record, with what a list leaves out where nothing is clipped."""
+        if self.tail_assumed == "none" and name in ("clipping_below", "clipping_above"):
+            return np.where(np.isnan(number), 0.0, number)
+        return number
 
     def enough_to_learn_alone(self, segment: Segment) -> float | None:
         """How many observations in a segment a key needs to learn its range by itself.

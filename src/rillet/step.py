@@ -1199,7 +1199,7 @@ class _Numbers:
             return np.full(part.stop - part.start, np.nan)
         number = numbers[name]
         if number not in known:
-            known[number] = np.asarray(number(), np.float64)
+            known[number] = self.layout.completed(name, np.asarray(number(), np.float64))
         found: FloatArray = known[number]
         return found
 
@@ -1247,7 +1247,9 @@ def release_rows(
     margin = partial(layout.margin, anchor.margins, t, anchor.range)
     known = cache(margin) if layout.has_margins else None
     totals = Totals(count, sums, covariance, anchor.range, complete, known)
-    found = {name: number() for name, number in statistic.numbers(totals).items()}
+    found = {
+        name: layout.completed(name, number()) for name, number in statistic.numbers(totals).items()
+    }
     shared = {
         **dict.fromkeys(NUMBERS, float("nan")),
         **layout.of_clipping(anchor.range, anchor.clipped_share),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -34,6 +35,46 @@ def plan(statistic: object, **options: object) -> Plan:
         "missing": "none",
     }
     return Plan(**{**known, **options, "statistic": statistic})
+
+
+EVERY = (
+    Mean(),
+    Sum(),
+    Count(),
+    Share(above=6.0),
+    Histogram(bins=(0.0, 5.0)),
+    Quantile(0.5, bins=(0.0, 5.0, 20.0, 60.0)),
+)
+
+
+@pytest.mark.parametrize("by_clock", [False, True], ids=["by count", "by clock"])
+@pytest.mark.parametrize(
+    "parts", [*combinations(EVERY, 2), EVERY], ids=lambda parts: "+".join(p.name for p in parts)
+)
+def test_any_can_stand_beside_any_other(parts, by_clock):
+    """Each number is there, and has intervals that hold it and the truth."""
+    clock = {"every": "1h", "start": "2026-01-01T00:00Z", "length": "20h"} if by_clock else {}
+    stream = plan(list(parts), missing="skip", **clock).open(secret=Secret.for_tests(2))
+    values = np.random.default_rng(1).exponential(8.0, 2000).clip(0, 50)
+    if by_clock:
+        stream.update_many(values, at=1_767_225_600.0 + 36.0 * np.arange(2000))
+        last = stream.advance(until="2026-01-01T20:00Z")[-1]
+    else:
+        last = stream.update_many(values)[-1]
+    truth = {
+        "mean": values.mean(),
+        "sum": values.sum(),
+        "count": 2000,
+        "above 6": np.mean(values > 6.0),
+        "up to 0": 0,
+        "0 to 5": np.sum(values <= 5.0),
+        "above 5": np.sum(values > 5.0),
+        "0.5": np.median(values),
+    }
+    for row in last:
+        low, high = last[row["name"]].interval(0.95)
+        assert low < row["value"] < high
+        assert abs(row["value"] - truth[row["name"]]) < 5 * row["noise_std"] + 0.1
 
 
 @pytest.mark.parametrize("delta", [0.0, DELTA])
