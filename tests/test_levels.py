@@ -154,10 +154,15 @@ def test_levels_are_part_of_the_mechanism_and_leave_others_alone():
     assert more_keys.layout.digest == levels.layout.digest
 
 
-def test_with_levels_gaussian_noise_is_chosen_where_it_can_be():
-    assert plan_of(length="3h", levels=()).strategy.law == "laplace"
-    assert plan_of(length="3h").strategy.law == "gaussian"
-    assert plan_of(length="3h", delta=0.0).strategy.law == "laplace"
+def test_with_levels_gaussian_noise_is_chosen_earlier_since_squares_add_up():
+    for length, alone, with_totals in (
+        ("3h", "laplace", "laplace"),
+        ("10d", "laplace", "gaussian"),
+        ("30d", "gaussian", "gaussian"),
+    ):
+        assert plan_of(length=length, levels=()).strategy.law == alone
+        assert plan_of(length=length).strategy.law == with_totals
+    assert plan_of(length="10d", delta=0.0).strategy.law == "laplace"
 
 
 def test_shares_by_default_leave_a_key_at_most_a_tenth_more_noise():

@@ -183,7 +183,8 @@ def _level(name: Any, what: Any) -> Level:
 def with_shares(levels: tuple[Level, ...], law: str) -> tuple[Level, ...]:
     """The same with a share for each; refuses those that leave nothing for the keys."""
     whole, between = _SHARES[law]
-    shares = [whole, *[between / max(1, len(levels) - 1)] * (len(levels) - 1)]
+    below = len(levels) - 1
+    shares = [whole, *[between / max(1, below)] * below][: len(levels)]
     levels = tuple(
         replace(level, share=round(float(share), 6)) if level.share == "auto" else level
         for level, share in zip(levels, shares, strict=True)

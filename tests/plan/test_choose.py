@@ -5,9 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rillet import FixedThreshold, Plan, Secret, Sum, TailHistogram
+from rillet import (
+    BufferedToeplitz,
+    FixedThreshold,
+    Independent,
+    Mean,
+    Person,
+    Plan,
+    RestartedTree,
+    Secret,
+    SignedDigitTree,
+    Sum,
+    TailHistogram,
+)
 from rillet.state.encoding import encode_state
+from rillet.statistic import Range
 from rillet.step import start, step, without_key
+from rillet.strategy import Strategy
 from rillet.testing.statistics import check, normal_scale_p_value
 
 #: By how much the noise may be larger than that of a plan which knows that the stream ends there.
@@ -129,6 +143,134 @@ def test_the_strategy_with_the_least_noise_is_chosen(length, epsilon):
         for name in ("buffered-toeplitz", "signed-digit-tree")
     }
     assert noise[chosen.strategy.name] <= 1.02 * min(noise.values())
+
+
+HOURLY = {"every": "1h", "start": "2026-01-01T00:00Z"}
+OFTEN = Person(most=30, apart="1h", within="30d")
+KEYS = [(name, number) for name, many in (("a", 3), ("b", 8), ("c", 12)) for number in range(many)]
+DELTA = 2.0**-20
+#: What is counted, remembered, protected and added up, each with every δ.
+COMPARED = [
+    *({"length": 37, "statistic": Sum(window=window)} for window in (1, 20, 36, 37, 60)),
+    *({"length": 120, "statistic": Sum(window=window)} for window in (43, 55, 64, 100)),
+    *({"length": None, "statistic": Sum(window=window)} for window in (20, 43, 55, 60, 1000)),
+    *({"length": length, "statistic": Mean(half_life=40)} for length in (30, 3000)),
+    *({"length": length, "every": every} for length in (40, 900, 36_000) for every in (1, 40)),
+    *({"length": 36_000, "every": 1000, "epsilon": epsilon} for epsilon in (0.01, 1.0)),
+    *(
+        {"length": 1000, "keys": ["a", "b", "c"], "shared_threshold": True, "lag": 2000, **more}
+        for more in ({}, {"threshold_share": 0.5})
+    ),
+    *(
+        {**HOURLY, "length": length, "statistic": statistic, **more}
+        for length in ("36h", "60d")
+        for statistic in (Sum(), Sum(window="3h"), Sum(window="7d"), Sum(half_life="1d"))
+        for more in (
+            {"unit": OFTEN},
+            {"unit": Person(most=5, apart="3h")},
+            {"keys": KEYS, "levels": ["all", "r"], "lag": 0},
+            {"keys": KEYS, "levels": ["all", "r"], "lag": 0, "unit": OFTEN},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA])
+@pytest.mark.parametrize("options", COMPARED, ids=str)
+def test_nothing_that_is_turned_down_has_less_noise(options, delta):
+    plan = Plan(**{"epsilon": 1.0, "delta": delta, "upper": 10.0, **options})
+    factors = [
+        float(line.split("), ")[1].split()[0])
+        for line in plan.describe().splitlines()
+        if line.startswith("Turned down: ") and " times the noise" in line
+    ]
+    assert factors or (delta == 0 and plan.memory.half_life is not None)
+    assert min(factors, default=1.0) >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        (
+            {
+                **HOURLY,
+                "delta": 1e-6,
+                "length": "60d",
+                "statistic": Sum(window="24h"),
+                "unit": OFTEN,
+            },
+            Independent("gaussian"),
+        ),
+        ({"length": 500, "statistic": Sum(window=55), "lag": 0}, RestartedTree(window=55)),
+        ({"length": 45, "statistic": Sum(window=44), "lag": 0}, RestartedTree(window=44)),
+        ({"length": 120, "statistic": Sum(window=100), "lag": 0}, SignedDigitTree()),
+        (
+            {"length": 36_000, "every": 1000, "epsilon": 0.01, "delta": DELTA, "upper": 50.0},
+            BufferedToeplitz(),
+        ),
+        (
+            {"length": 1000, "keys": ["a", "b"], "shared_threshold": True, "lag": 1500},
+            SignedDigitTree(),
+        ),
+    ],
+    ids=["persons", "window", "short stream", "shorter window", "learned range", "shared range"],
+)
+def test_factors_are_those_of_the_plans_of_the_others(options, chosen):
+    options = {"epsilon": 1.0, "upper": 10.0, "statistic": Sum(), "missing": "none", **options}
+    plan = Plan(**options)
+    assert plan.strategy == chosen
+    layout = plan.layout
+    leaves = layout.main.leaves
+    last = min(plan.memory.window or leaves, leaves - leaves // 2)
+    at = layout.lag + (leaves - np.arange(last)) * layout.every
+
+    def noise(strategy: Strategy) -> float:
+        other = Plan(**{**options, "strategy": strategy}).layout
+        return float(np.sqrt(np.mean(other.expected_noise(at, Range(0, 1))["noise_std"] ** 2)))
+
+    for other, factor in plan._choice.turned_down:
+        # Learned ranges: with the first observations' sum, and looks of other segments.
+        assert noise(other) / noise(chosen) == pytest.approx(
+            factor, rel=0.1 if layout.lag else 0.04
+        )
+
+
+@pytest.mark.parametrize("statistic", [Sum(window="3h"), Sum(half_life="4h"), Sum()], ids=str)
+def test_with_totals_factors_are_those_of_what_is_released(statistic):
+    options = {
+        "epsilon": 1.0,
+        "delta": DELTA,
+        "upper": 150.0,
+        "keys": KEYS,
+        "levels": ["all", "r"],
+        **HOURLY,
+        "length": "12h",
+        "statistic": statistic,
+        "lag": 0,
+    }
+    plan = Plan(**options)
+
+    def noise(strategy: Strategy) -> float:
+        """Once totals are consistent: the mean over levels, times, and streams of the logarithm."""
+        other = Plan(**{**options, "strategy": strategy})
+        streams = other.open_many(secret=Secret.for_tests(1))
+        of_level: list[list[float]] = [[] for _ in range(3)]
+        for tick in range(1, 13):
+            none = np.empty(0)
+            streams.absorb_ticks(none, none.astype(int), none.astype(int), tick)
+            for key in other.tree.all_keys if tick > 6 else ():
+                of_level[len(key)].append(streams.latest(key).sum_noise_std)
+        return float(np.mean([np.mean(np.log(stds)) for stds in of_level]))
+
+    own = noise(plan.strategy)
+    for other, factor in plan._choice.turned_down:
+        if other.name in (
+            "independent",
+            "decayed-independent",
+            "signed-digit-tree",
+            "window-toeplitz",
+        ):
+            assert np.exp(noise(other) - own) == pytest.approx(factor, rel=0.04)
 
 
 @pytest.mark.parametrize(

@@ -73,31 +73,17 @@ def _layout_at_first(plan: Plan) -> Layout:
     threshold, strategy, lag = plan.threshold, plan.strategy, plan.lag
     assert isinstance(threshold, Threshold) and isinstance(strategy, Strategy)
     assert isinstance(lag, int) and isinstance(plan.threshold_share, float)
-    # The share as the decimal that was typed, so that 0.8 of 1 leaves exactly 0.2.
-    budget = Fraction(plan.epsilon) * Fraction(repr(plan.threshold_share))
-    shared, already = None, Cost()
-    if plan.shared_threshold and plan.clock is None:
+    main = main_of(plan, strategy, threshold, lag, plan.threshold_share)
+    budget = _threshold_budget(plan, plan.threshold_share)
+    shared = None
+    if _shares_by_count(plan):
         # Each key's stream has no warm-up, and what the shared threshold leaves of the promise.
-        # All observations of all keys have the same budget for their sums, also those that came
-        # after the range was learned: a key cannot say beforehand which of its own those are.
-        already = threshold.cost(budget, plan.delta)
-        shared = SharedThreshold(threshold, lag, plan.bounds, budget, already)
+        cost = threshold.cost(budget, plan.delta)
+        shared = SharedThreshold(threshold, lag, plan.bounds, budget, cost)
         threshold, lag, budget = FixedThreshold(), 0, Fraction(0)
-    most, every, main = plan.last_t, plan.leaf_every, None
-    fleet = plan.clock is not None and bool(plan.keys) and not _learns_alone(plan, threshold)
-    if fleet or len(plan.keys) >= MANY_KEYS:
-        strategy = strategy.for_many_keys()
+    most, every = plan.last_t, plan.leaf_every
+    fleet, strategy = _is_fleet(plan, threshold), _for_keys(plan, strategy, threshold)
     setting, contributions = plan.setting(strategy.law), contributions_of(plan)
-    if most > lag:
-        main = Mechanism.calibrate(
-            strategy,
-            -(-(most - lag) // every),
-            plan.guarantee,
-            already=already,
-            observations=largest_number(plan, strategy, most - lag),
-            moves=plan.statistic.leaf(setting).moves,
-            contributions=contributions,
-        )
     segments, repeats = _segments(plan, main, threshold, lag, key_share(plan.levels))
     first_look: tuple[LookNoise, ...] = ()
     threshold_cost, rounding = threshold.cost(budget, plan.delta), Cost()
@@ -141,6 +127,55 @@ def _layout_at_first(plan: Plan) -> Layout:
     )
 
 
+def main_of(
+    plan: Plan, strategy: Strategy, threshold: Threshold, lag: int, threshold_share: float
+) -> Mechanism | None:
+    """A strategy, calibrated for what comes after the warm-up; None where nothing does.
+
+    Also of a plan that has not chosen yet, which compares strategies by it.
+    """
+    already = Cost()
+    if _shares_by_count(plan):
+        # All observations of all keys have the same budget for their sums, also those that came
+        # after the range was learned: a key cannot say beforehand which of its own those are.
+        already, lag = threshold.cost(_threshold_budget(plan, threshold_share), plan.delta), 0
+    left = plan.last_t - lag
+    if not left:
+        return None
+    strategy = _for_keys(plan, strategy, threshold)
+    return Mechanism.calibrate(
+        strategy,
+        -(-left // plan.leaf_every),
+        plan.guarantee,
+        already=already,
+        observations=largest_number(plan, strategy, left),
+        moves=plan.statistic.leaf(plan.setting(strategy.law)).moves,
+        contributions=contributions_of(plan),
+    )
+
+
+def _threshold_budget(plan: Plan, share: float) -> Fraction:
+    """The share as the decimal that was typed, so that 0.8 of 1 leaves exactly 0.2."""
+    return Fraction(plan.epsilon) * Fraction(repr(share))
+
+
+def _shares_by_count(plan: Plan) -> bool:
+    """Whether all keys learn one range from the first observations of any."""
+    return plan.shared_threshold and plan.clock is None
+
+
+def _is_fleet(plan: Plan, threshold: Threshold) -> bool:
+    """Whether all keys are stepped at once, by the clock."""
+    learns_alone = threshold.learns and not plan.shared_threshold
+    return plan.clock is not None and bool(plan.keys) and not learns_alone
+
+
+def _for_keys(plan: Plan, strategy: Strategy, threshold: Threshold) -> Strategy:
+    """The strategy with a small state, where there are many."""
+    many = _is_fleet(plan, threshold) or len(plan.keys) >= MANY_KEYS
+    return strategy.for_many_keys() if many else strategy
+
+
 def _part_of(mechanism: Mechanism | None, part: Fraction) -> Mechanism | None:
     """The same mechanism on as many steps as a part of its cost pays for."""
     if mechanism is None or part == 1:
@@ -172,11 +207,6 @@ def _levels(
             )
         )
     return tuple(levels)
-
-
-def _learns_alone(plan: Plan, threshold: Threshold) -> bool:
-    """Whether each key learns a range of its own."""
-    return threshold.learns and not plan.shared_threshold
 
 
 def gate_of(plan: Plan) -> GateRule | None:

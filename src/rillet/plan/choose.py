@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rillet.errors import ParameterError
-from rillet.layout import typical_variance
+from rillet.levels import key_share, share_of, with_shares
 from rillet.paper.recommended import CRITERIA, THRESHOLD_SHARE, recommended_lag
-from rillet.plan.calibrate import contributions_of, largest_number
+from rillet.plan.calibrate import main_of
 from rillet.privacy import Guarantee
+from rillet.statistic import Memory
 from rillet.strategy import (
+    BinaryTree,
     BufferedToeplitz,
     DecayedIndependent,
     DecayedToeplitz,
+    HonakerTree,
     Independent,
     Mechanism,
     RestartedTree,
@@ -45,8 +50,8 @@ class Choice:
     lag: int
     threshold_share: float
     reasons: tuple[str, ...]
-    #: Whether the plan left the strategy open.
-    chose_strategy: bool = False
+    #: Where the plan left the strategy open, others with their noise in that of the chosen one.
+    turned_down: tuple[tuple[Strategy, float], ...] = ()
 
     @property
     def refresh(self) -> float | None:
@@ -56,13 +61,18 @@ class Choice:
 
 def choose(plan: Plan) -> Choice:
     """Replace every ``"auto"`` of a plan by a choice."""
+    if isinstance(plan.strategy, Strategy):
+        return _choice_with(plan, plan.strategy)
+    strategy, reason, turned_down = _best_strategy(plan)
+    choice = _choice_with(plan, strategy)
+    return replace(choice, reasons=(reason, *choice.reasons), turned_down=turned_down)
+
+
+def _choice_with(plan: Plan, strategy: Strategy) -> Choice:
+    """Replace every other ``"auto"``."""
     reasons: list[str] = []
     guarantee, every, length = plan.guarantee, plan.leaf_every, plan.last_t
-    strategy, share = plan.strategy, plan.threshold_share
-    chose_strategy = strategy == "auto"
-    if strategy == "auto":
-        strategy, reason = _auto_strategy(plan)
-        reasons.append(reason)
+    share = plan.threshold_share
     _check_memory(plan, strategy)
     if plan.shared_threshold and plan.clock is None:
         # The lag is one of all keys together, the share one that all observations pay.
@@ -74,7 +84,7 @@ def choose(plan: Plan) -> Choice:
     _check_threshold(plan, threshold, length)
     _check_open(plan, threshold)
     if not threshold.learns:
-        return Choice(threshold, strategy, 0, 0.0, tuple(reasons), chose_strategy)
+        return Choice(threshold, strategy, 0, 0.0, tuple(reasons))
     lag = plan.lag
     if plan.memory.forgets:
         # Nothing else is released of the warm-up.
@@ -89,74 +99,122 @@ def choose(plan: Plan) -> Choice:
     if lag == "auto" and plan.clock is not None:
         lag = _tail_lag(plan, length)
     if lag != "auto":
-        return Choice(threshold, strategy, lag, share, tuple(reasons), chose_strategy)
+        return Choice(threshold, strategy, lag, share, tuple(reasons))
     wanted = recommended_lag(threshold, guarantee, share)
     asked = f"{CRITERIA} ask for a lag of {wanted:,} observations"
     if wanted < length:
         reasons.append(f"{asked}.")
-        return Choice(threshold, strategy, wanted, share, tuple(reasons), chose_strategy)
+        return Choice(threshold, strategy, wanted, share, tuple(reasons))
     # The paper's fallback (section VI): where no gain is predicted, the plain tree from the start.
     reasons.append(
         f"{asked}, and the stream has only {length:,}: no gain over clipping at upper is "
         "predicted, so no lag is spent on learning."
     )
-    return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons), chose_strategy)
+    return Choice(FixedThreshold(), strategy, 0, 0.0, tuple(reasons))
 
 
-def _auto_strategy(plan: Plan) -> tuple[Strategy, str]:
-    """The strategy with the least noise, and why."""
-    gaussian, pure = _best_gaussian(plan), _best_pure(plan)
-    late = "" if plan.memory.forgets else " in the second half of the stream"
-    if plan.delta == 0:
-        return pure, f"of all that can be pure (delta is 0), {pure.name} has the least noise{late}."
-    if plan.levels:
-        why = "what totals take of the budget costs a key less: squares add up"
-        return gaussian, f"delta allows Gaussian noise, under which {why}."
-    # Over few releases Laplace noise may be less than Gaussian.
-    if _noise(plan, gaussian) < _noise(plan, pure):
-        return (
-            gaussian,
-            f"delta allows Gaussian noise, and {gaussian.name} has the least of it{late}.",
-        )
-    short = "so short a memory" if plan.memory.forgets else "so few releases"
-    return pure, f"over {short} {pure.name} with pure noise has the least of it{late}."
-
-
-def _best_gaussian(plan: Plan) -> Strategy:
-    memory = plan.memory
-    if memory.half_life is not None:
-        return DecayedToeplitz(half_life=memory.half_life)
-    if memory.window is None:
-        return BufferedToeplitz()
-    if memory.window == 1:
-        return Independent("gaussian")
-    return WindowToeplitz(window=memory.window)
-
-
-def _best_pure(plan: Plan) -> Strategy:
-    memory = plan.memory
-    if memory.half_life is not None:
-        return DecayedIndependent(half_life=memory.half_life)
-    if memory.window is None:
-        return SignedDigitTree()
-    # Trees as long as the window have less noise than a draw for each leaf only if it is long.
-    if memory.window <= _LONGEST_INDEPENDENT:
-        return Independent()
-    return RestartedTree(window=memory.window)
-
-
-def _noise(plan: Plan, strategy: Strategy) -> float:
-    """Noise in the second half of the stream, per unit of range."""
-    leaf, leaves = plan.statistic.leaf(plan.setting(strategy.law)), plan.last_t // plan.leaf_every
-    mechanism = Mechanism.calibrate(
-        strategy,
-        leaves,
-        plan.guarantee,
-        observations=largest_number(plan, strategy, plan.last_t),
-        moves=leaf.moves,
-        contributions=contributions_of(plan),
+def _best_strategy(plan: Plan) -> tuple[Strategy, str, tuple[tuple[Strategy, float], ...]]:
+    """The strategy with the least noise, why, and how many times as much others have."""
+    strategies = _strategies(plan)
+    # The range, and the leaves that are left after it, depend at most on the law of the noise.
+    first = {each.law: each for each in reversed(strategies)}
+    ranges = {law: _choice_with(plan, each) for law, each in first.items()}
+    less = {law: _noise_of_less(plan, law, known.threshold) for law, known in ranges.items()}
+    noise = {each: _noise(plan, each, ranges[each.law]) * less[each.law] for each in strategies}
+    best = min(strategies, key=noise.__getitem__)
+    turned_down = tuple(
+        (other, noise[other] / noise[best])
+        for other in strategies
+        if other != best and noise[other] < math.inf
     )
-    return math.sqrt(typical_variance(mechanism, plan.memory)) * leaf.typical_factor
+    where = " over keys and totals" if plan.levels else ""
+    where += "" if plan.memory.forgets else " in the second half of the stream"
+    allowed = "of all that delta allows"
+    if plan.delta == 0:
+        allowed = "of all that can be pure (delta is 0)"
+    return best, f"{allowed}, {best.name} with {best.law} noise has the least{where}.", turned_down
+
+
+def _strategies(plan: Plan) -> list[Strategy]:
+    """All strategies that are compared; of equal ones the first is taken."""
+    memory = plan.memory
+    if memory.half_life is not None:
+        half_life = memory.half_life
+        fading: list[Strategy] = [
+            DecayedToeplitz(half_life=half_life),
+            DecayedIndependent(half_life=half_life),
+            DecayedIndependent(half_life=half_life, law="gaussian"),
+        ]
+        return _allowed(plan, fading)
+    found: list[Strategy] = []
+    independent: list[Strategy] = [Independent(), Independent(law="gaussian")]
+    if memory.window is not None:
+        if memory.window > 1:
+            found = [WindowToeplitz(window=memory.window)]
+            independent.append(RestartedTree(window=memory.window))
+        found += independent
+    found += [BufferedToeplitz(), SignedDigitTree(), HonakerTree()]
+    found += [BinaryTree(), BinaryTree(law="gaussian")]
+    if memory.window is None and plan.unit is not None:
+        # For totals of all so far it is the best only where much of the stream may be one person's.
+        found += independent
+    return _allowed(plan, found)
+
+
+def _allowed(plan: Plan, strategies: list[Strategy]) -> list[Strategy]:
+    return [each for each in strategies if plan.delta or each.law == "laplace"]
+
+
+def _noise(plan: Plan, strategy: Strategy, of_range: Choice) -> float:
+    """Noise where the statistic has settled, per unit of range; infinite where it is too much."""
+    lag = of_range.lag % plan.last_t  # where all is warm-up, as if there were none
+    try:
+        main = main_of(plan, strategy, of_range.threshold, lag, of_range.threshold_share)
+    except ParameterError:  # the layout of the one that is taken says what is wrong
+        return math.inf
+    assert main is not None
+    leaf = plan.statistic.leaf(plan.setting(strategy.law))
+    return math.sqrt(_late_variance(main, plan.memory)) * leaf.typical_factor
+
+
+def _noise_of_less(plan: Plan, law: str, threshold: Threshold) -> float:
+    """By what noise grows, as looks and totals take a part of the budget.
+
+    With totals the geometric mean over the levels, keys among them, once all are consistent.
+    """
+    squared = -2 if law == "laplace" else -1  # a variance, of a part of the budget
+    sums = (1 - float(threshold.look_share(1, 1))) ** squared
+    if not plan.levels:
+        return math.sqrt(sums)
+    levels, tree = with_shares(plan.levels, law), plan.tree
+    parts = [key_share(levels), *map(share_of, levels)]
+    rows = [slice(0, len(tree.keys)), *map(tree.rows, range(len(levels)))]
+    variances = np.empty((1, 1, len(tree), 1))
+    for part, own in zip(parts, rows, strict=True):
+        variances[..., own, :] = sums * float(part) ** squared
+    _, variances = tree.consistent(np.zeros((1, len(tree), 1)), variances)
+    logs = [np.mean(np.log(variances[..., own, :])) for own in rows]
+    return math.exp(float(np.mean(logs)) / 2)
+
+
+def _late_variance(mechanism: Mechanism, memory: Memory) -> float:
+    """Noise variance of a sum, per unit of range squared, in the second half of the stream.
+
+    Over the last window, if that is shorter.
+    """
+    window, leaves = memory.window, mechanism.leaves
+    if window is None:
+        return mechanism.typical_unit_variance
+    strategy, count = mechanism.strategy, min(window, leaves - leaves // 2)
+    # In trees the noise goes up and down with the place in a window.
+    last = leaves - np.arange(0, count, -(-count // _SAMPLED) | 1)
+    weight = strategy.weights(leaves, last)
+    full = last > window
+    if full.any():
+        after, before = last[full], last[full] - window
+        weight[full] += strategy.weights(leaves, before)
+        weight[full] -= 2 * strategy.covariance(leaves, before, after)
+    return float(np.mean(weight)) * mechanism.node_variance / float(mechanism.steps) ** 2
 
 
 def _check_memory(plan: Plan, strategy: Strategy) -> None:
@@ -233,8 +291,8 @@ def _check_open(plan: Plan, threshold: Threshold) -> None:
     raise ParameterError(name, "a public bound that values are clipped to", None, hint)
 
 
-#: Up to so many leaves a window has less pure noise where each has its own.
-_LONGEST_INDEPENDENT = 60
+#: Of a longer window the noise is worked out at so many leaves.
+_SAMPLED = 1024
 #: Below this many observations, or ticks, a range learned from a few of them gains too little.
 _SHORTEST_TO_LEARN = 3000
 _FEWEST_TICKS_TO_LEARN = 30

@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from rillet.errors import ParameterError
-from rillet.layout import Layout, Segment, typical_variance
-from rillet.noise import LawName
+from rillet.layout import Layout, Segment
 from rillet.paper.recommended import CRITERIA, recommended_lag
 from rillet.plan.choose import Choice
 from rillet.privacy import Person
 from rillet.release import noise_deviations
 from rillet.statistic import Range
-from rillet.strategy import (
-    BinaryTree,
-    BufferedToeplitz,
-    DecayedIndependent,
-    DecayedToeplitz,
-    HonakerTree,
-    Independent,
-    Mechanism,
-    RestartedTree,
-    SignedDigitTree,
-    Strategy,
-    WindowToeplitz,
-)
 from rillet.threshold import SmoothQuantile
 from rillet.times import duration_words, period_words, show_moment
 
@@ -286,49 +271,18 @@ def _short_lag(layout: Layout) -> Iterator[str]:
 
 
 def _turned_down(layout: Layout, choice: Choice) -> list[str]:
-    """Other strategies under the same promise, by their noise in the second half of the stream.
+    """Other strategies under the same promise, by the noise that the plan compared them by.
 
     A plan that names its strategy has turned nothing down.
     """
-    main = layout.main
-    if main is None or not choice.chose_strategy:
-        return []
-    lines = []
-    where = "the second half" if layout.memory.window is None else "the last window"
-    chosen = math.sqrt(typical_variance(main, layout.memory)) * layout.leaf.typical_factor
-    for other in _others(layout):
-        if (other.name, other.law) == (main.strategy.name, main.strategy.law):
-            continue
-        leaf = layout.statistic.leaf(replace(layout.setting, law=other.law))
-        rival = Mechanism.calibrate(
-            other,
-            main.leaves,
-            layout.guarantee,
-            moves=leaf.moves,
-            contributions=main.contributions,
-        )
-        ratio = math.sqrt(typical_variance(rival, layout.memory)) * leaf.typical_factor / chosen
-        lines.append(f"{other.name} ({other.law} noise), {ratio:.2f} times the noise in {where}.")
-    if layout.lag and not layout.bounds.is_open:
+    window = layout.memory.window
+    late = window is None or layout.main is None or 2 * window > layout.main.leaves
+    where = " in the second half" if late else " in the last window"
+    where = " of keys and totals" * bool(layout.levels) + where
+    lines = [
+        f"{other.name} ({other.law} noise), {ratio:.2f} times the noise{where}."
+        for other, ratio in choice.turned_down
+    ]
+    if lines and layout.lag and not layout.bounds.is_open:
         lines.append("clipping at upper from the start, which scales the noise to the bound.")
     return lines
-
-
-def _others(layout: Layout) -> list[Strategy]:
-    """Strategies that could answer the same."""
-    memory = layout.memory
-    laws: list[LawName] = ["laplace", "gaussian"]
-    laws = laws[: 1 + (layout.guarantee.delta > 0)]
-    if memory.half_life is not None:
-        half_life = memory.half_life
-        others: list[Strategy] = [DecayedIndependent(half_life=half_life, law=law) for law in laws]
-        return others + [DecayedToeplitz(half_life=half_life)] * (len(laws) > 1)
-    trees: list[Strategy] = [BinaryTree(), HonakerTree(), SignedDigitTree()]
-    if len(laws) > 1:
-        trees += [BinaryTree(law="gaussian"), BufferedToeplitz()]
-    if memory.window is None:
-        return trees
-    if memory.window > 1:
-        trees += [RestartedTree(window=memory.window)]
-        trees += [WindowToeplitz(window=memory.window)] * (len(laws) > 1)
-    return [*map(Independent, laws), *trees]

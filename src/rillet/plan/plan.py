@@ -296,6 +296,7 @@ class Plan:
             if self.shared_threshold and self.clock is None:
                 raise ParameterError("shared_threshold", f"{expected}, by count", True)
         self._check_sharing()
+        self._check_levels()
         choice = choose(self)
         object.__setattr__(self, "_choice", choice)
         if self.shared_threshold and not choice.lag:
@@ -305,7 +306,7 @@ class Plan:
         for name in ("lag", "threshold", "strategy", "threshold_share", "refresh"):
             object.__setattr__(self, name, getattr(choice, name))
         if self.levels:
-            self._check_levels(choice)
+            self._settle_levels(choice)
         self._check_amendments(choice)
         # Refuse now what cannot be calibrated or does not fit, not at the first value.
         self.layout.declared_range  # noqa: B018
@@ -390,8 +391,10 @@ class Plan:
             expected = "None with a shared threshold by count"
             raise ParameterError("refresh", expected, self.refresh)
 
-    def _check_levels(self, choice: Choice) -> None:
-        """Totals need keys that release together, in one clipping range; settle their shares."""
+    def _check_levels(self) -> None:
+        """Totals need keys that release together."""
+        if not self.levels:
+            return
         if not self.keys:
             raise ParameterError("levels", "none where no keys are declared", self._level_names)
         if self.statistic.one_lattice:
@@ -408,6 +411,10 @@ class Plan:
                 self._level_names,
                 'give every="1h"',
             )
+        self.tree  # noqa: B018 - checks that totals and keys fit
+
+    def _settle_levels(self, choice: Choice) -> None:
+        """Totals need one clipping range; settle their shares."""
         if choice.lag and not self.shared_threshold:
             raise ParameterError(
                 "levels",
@@ -423,7 +430,6 @@ class Plan:
                 "give lag=0 to clip at the bounds",
             )
         object.__setattr__(self, "levels", with_shares(self.levels, choice.strategy.law))
-        self.tree  # noqa: B018 - checks that totals and keys fit
 
     def _check_amendments(self, choice: Choice) -> None:
         """Refuse what cannot change in a running state of this plan."""
