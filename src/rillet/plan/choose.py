@@ -132,7 +132,7 @@ def _best_strategy(plan: Plan) -> tuple[Strategy, str, tuple[tuple[Strategy, flo
     allowed = "of all that delta allows"
     if plan.delta == 0:
         allowed = "of all that can be pure (delta is 0)"
-    return best, f"{allowed}, {best.name} with {best.law} noise has the least{where}.", turned_down
+    return best, f"{allowed}, {best.name} ({best.law}) has the least noise{where}.", turned_down
 
 
 def _strategies(plan: Plan) -> list[Strategy]:
