@@ -38,6 +38,12 @@ def stream_releases(**more) -> Releases:
 # --- Coverage ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("confidence", ["a", None, 0, 1, 2.0, float("nan"), [0.9]])
+def test_what_is_no_confidence_is_refused(confidence):
+    with pytest.raises(ParameterError, match=r"^confidence: expected a number between 0 and 1"):
+        noise_deviations(confidence, "laplace")
+
+
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 def test_interval_covers_every_sum_of_laplace_draws(confidence):
     """Exactly, for 1 to 25 draws with and without one of another scale (the opening's)."""

@@ -324,7 +324,11 @@ class Option:
         if not isinstance(value, Mapping):
             what = f"{kinds.what} object, a table with its kind"
             made = kinds.get(value, self.name) if isinstance(value, str) else value
-            hint = f"type {made.__name__}()" if isinstance(made, type) else None
+            hint = None
+            if isinstance(made, type):
+                needed = _options_of_kind(made, self.type, self.name).items()
+                given_by = ", ".join(f"{name}=…" for name, each in needed if each.required)
+                hint = f"type {made.__name__}({given_by})"
             raise ParameterError(self.name, " or ".join([what, *self.words]), value, hint)
         given = dict(value)
         made = kinds.get(given.pop("kind", None), f"{self.name}.kind")
@@ -446,8 +450,11 @@ def schema(declared: type[Class]) -> type[Class]:
 
     @functools.wraps(made)
     def init(self: Any, *positional: Any, **given: Any) -> None:
+        if positional:
+            expected = f"its value by name, as in {declared.__name__}({next(iter(options))}=…)"
+            raise ParameterError(next(iter(options)), expected, _Words("a value without a name"))
         check_names(options, given)
-        made(self, *positional, **given)
+        made(self, **given)
 
     kind.__init__ = init
     lines = ["Parameters", "----------"]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
@@ -140,15 +141,19 @@ def time_text(at: TimeArray) -> list[str]:
     return texts
 
 
-@lru_cache(maxsize=64)
 def noise_deviations(confidence: float, law: str) -> float:
     """How many standard deviations of noise an interval needs.
 
     Gaussian noise is exact.  A sum of Laplace draws lies between a single Laplace draw and a
     Gaussian; the larger of the two multiples covers every such sum (a test measures it).
     """
-    if not 0 < confidence < 1:
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise ParameterError("confidence", "a number between 0 and 1", confidence)
+    return _deviations(float(confidence), law)
+
+
+@lru_cache(maxsize=64)
+def _deviations(confidence: float, law: str) -> float:
     gaussian = -float(ndtri((1 - confidence) / 2))
     return gaussian if law == "gaussian" else max(gaussian, -math.log1p(-confidence) / math.sqrt(2))
 

@@ -165,6 +165,45 @@ def test_missing_options_are_named_with_what_to_give():
         Plan(epsilon=1.0, upper=1.0)
 
 
+def test_values_without_names_are_refused_with_what_to_type():
+    with pytest.raises(ParameterError, match=r"^epsilon: expected its value by name, as in Plan\("):
+        Plan(1.0, 2**-20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("statistic", "share", r"^statistic: .*; type Share\(above=…\)$"),
+        ("statistic", "mean", r"; type Mean\(\)$"),
+        ("unit", "person", r"^unit: .*; type Person\(most=…\)$"),
+        ("statistic", [], r"^statistic: expected a statistic, or several .*, found \[\]$"),
+        (
+            "statistic",
+            [Mean(share=0.7), rillet.Sum(share=0.7)],
+            r"^statistic: expected shares that add up to 1, found 1\.4$",
+        ),
+        ("refresh", 0.5, r"^refresh: expected a number >= 1\.5 or auto, found 0\.5$"),
+    ],
+)
+def test_a_complaint_says_what_to_type(name, value, message):
+    with pytest.raises(ParameterError, match=message):
+        Plan(**{**BASELINE, "delta": 1e-6, name: value})
+
+
+@pytest.mark.parametrize("statistic", [rillet.Count(), rillet.Histogram(bins=[0, 10, 20])])
+def test_by_the_clock_a_count_needs_no_rate(statistic):
+    plan = Plan(
+        epsilon=1.0,
+        upper=30.0,
+        length="60d",
+        every="1h",
+        start="2026-01-01T00:00Z",
+        statistic=statistic,
+    )
+    assert plan.expected_error(700) == plan.expected_error(700, rate="400/h") > 0
+    assert plan.expected_error(700) == plan.expected_error(700, rate="1/h")
+
+
 def test_the_signature_and_the_help_show_every_option():
     names = [name for name, each in inspect.signature(Plan).parameters.items() if each.kind]
     assert names == list(options_of(Plan))

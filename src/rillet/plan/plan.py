@@ -58,6 +58,7 @@ from rillet.statistic import OPEN_END, STATISTICS, Mean, Memory, Range, Setting,
 from rillet.strategy import STRATEGIES, BinaryTree, Strategy
 from rillet.streams import Stream, Streams
 from rillet.threshold import THRESHOLDS, FixedThreshold, SmoothQuantile, Threshold
+from rillet.threshold.tail import LEAST_GROWTH, MOST_GROWTH
 from rillet.times import duration, moment, per_period, show_duration, show_moment
 
 if TYPE_CHECKING:
@@ -227,6 +228,8 @@ class Plan:
         "the factor by which the stream grows before the range is learned again; none: never",
         default="auto",
         metavar="G",
+        ge=LEAST_GROWTH,
+        le=MOST_GROWTH,
     )
     backfill: bool = option(
         "also release the first lag observations, once the threshold is known", default=False

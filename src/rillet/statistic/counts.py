@@ -377,7 +377,7 @@ class Histogram(_Binned):
             return beside(list(sums))
 
         def stds() -> Any:
-            return beside([sums[0] * 0.0 + totals.std(row) for row in range(len(sums))])
+            return beside([np.zeros_like(sums[0]) + totals.std(row) for row in range(len(sums))])
 
         known = {"count": counts, "count_noise_std": stds}
         return {"value": counts, "noise_std": stds, **known}

@@ -149,13 +149,13 @@ class Several(Statistic):
     def __post_init__(self) -> None:
         repeated = {name for name in self.names if self.names.count(name) > 1}
         if not self.parts or repeated:
-            found = ", ".join(sorted(repeated)) or "nothing"
-            raise ParameterError("statistic", "numbers that differ in their names", found)
+            expected = "a statistic, or several whose numbers differ in their names"
+            raise ParameterError("statistic", expected, ", ".join(sorted(repeated)) or [])
         given = [part.share for part in self.parts if part.share is not None]
         rest = 1 - sum(given)
         whole = isclose(rest, 0.0, abs_tol=1e-9)
         if whole != (len(given) == len(self.parts)) or (rest < 0 and not whole):
-            raise ParameterError("share", "shares that add up to 1", sum(given))
+            raise ParameterError("statistic", "shares that add up to 1", sum(given))
 
     @property
     def shares(self) -> list[float]:

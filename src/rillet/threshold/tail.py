@@ -59,6 +59,9 @@ CENTRE_SHARE: Final = Fraction("0.25")
 #: Where the first look is counts with Gaussian noise: what each round costs of all of them.  Counts
 #: from the lower bound tell a level to 25 %, counts around that level to 25 % of the rest.
 CENTRE_ROUNDS: Final = (Fraction("0.1"), Fraction("0.15"), Fraction("0.75"))
+#: By how much a stream may grow before the range is learned again.
+LEAST_GROWTH: Final = 1.5
+MOST_GROWTH: Final = 1000
 #: A count of so many deviations is no noise, where a median is read off counts.
 _SURE: Final = 4.0
 
@@ -88,7 +91,7 @@ class TailHistogram(Threshold):
         taken on both sides of it.  Without it the range begins at the lower bound.
     """
 
-    growth: float | None = option(default=2.0, ge=1.5, le=1000)
+    growth: float | None = option(default=2.0, ge=LEAST_GROWTH, le=MOST_GROWTH)
     share: float = option(default=0.06, gt=0, le=0.36)
     two_sided: bool = True
     name: ClassVar[str] = "tail-histogram"
