@@ -697,9 +697,12 @@ class Plan:
     def unit_noise_std(self, t: Any, *, rate: float | str | None = None) -> Any:
         """Noise std of the statistic at ``t``, per unit of clipping range; also of an array.
 
-        Times the width of the clipping range this is ``release.noise_std``, up to rounding.  By the
-        clock values are taken to lie at the lower end, and a sum's range to be the public one,
-        since its noise depends on where the range lies.  ``rate`` is as in :meth:`expected_error`.
+        As if one range were in force from the first release on.  By count, times its width, this is
+        then ``release.noise_std`` of a mean or a sum, up to rounding.  Where the range was learned
+        again it is not: what was released before has the noise of the range of then.  A count, and
+        so a histogram, has the noise of :meth:`expected_error`, whatever the width.  By the clock
+        values are taken to lie at the lower end, and a sum's range to be the public one, since its
+        noise depends on where the range lies.  ``rate`` is as in :meth:`expected_error`.
         """
         unit = self.clock is None or self.bounds.is_open
         clipping = Range(0.0, 1.0) if unit else self.bounds
