@@ -5,7 +5,7 @@ import pytest
 
 import rillet
 from rillet.plan import Plan
-from rillet.statistic import Count
+from rillet.statistic import Count, Share
 
 BY_CLOCK = {
     "epsilon": 1.0,
@@ -76,6 +76,33 @@ def test_it_says_what_becomes_of_a_missing_value(clock, missing, words):
     text = (by_clock(missing=missing) if clock else plan).describe()
     (line,) = [line for line in text.splitlines() if "an empty cell" in line]
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("given", "statistic", "words"),
+    [
+        (99, rillet.Mean(), "counts as 11: 99, as declared, is clipped"),
+        (-3, rillet.Sum(), "counts as 0: -3, as declared, is clipped"),
+        (99, Share(above=60), "counts as 99, as declared."),
+    ],
+)
+def test_what_stands_in_for_a_missing_value_is_clipped(given, statistic, words):
+    plan = Plan(epsilon=1.0, upper=11.0, length=100, missing=given, statistic=statistic)
+    assert words in plan.describe()
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({"length": 20_000}, True),
+        ({"length": 20_000, "lag": 0}, False),
+        ({"length": 60_000}, False),
+        ({"length": None}, False),
+    ],
+)
+def test_it_warns_of_a_range_that_is_learned_from_noise(options, warned):
+    text = Plan(epsilon=0.02, delta=2**-20, upper=1440, every=1000, **options).describe()
+    assert ("Warning: a learned range follows noise" in text) == warned
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
