@@ -48,6 +48,21 @@ def test_what_is_no_number_or_out_of_bounds_is_clipped(
     assert "123.45" not in first.stderr
 
 
+@pytest.mark.parametrize("mechanism", ["auto", "baseline", "paper"])
+@pytest.mark.parametrize("missing", [None, "none", "7"])
+def test_who_did_not_say_what_becomes_of_missing_values_is_warned(
+    tmp_path, capsys, mechanism, missing
+):
+    file = csv(tmp_path / "in.csv", [10, "nan"] * 5)
+    given = [] if missing is None else ["--missing", missing]
+    numbers = ["--epsilon", "1", "--delta", "1e-6", "--upper", "100", "--length", "10"]
+    assert main(["run", str(file), *numbers, "--mechanism", mechanism, *given, "--quiet"]) == 0
+    told = capsys.readouterr().err
+    warned = f"--mechanism {mechanism} counts a missing value" in told
+    assert warned == (mechanism != "auto" and missing is None)
+    assert ("or --missing skip" in told) == (warned and mechanism == "baseline")
+
+
 def test_the_same_secret_with_other_values_differs(rillet, tmp_path):
     # Power for the test above: one value that is not clipped alike shows.
     csv(tmp_path / "a" / "in.csv", [5, 7])
@@ -132,6 +147,13 @@ def test_a_lag_that_is_longer_than_the_plan(rillet, tmp_path, complains):
         (("--epsilon", 1, "--upper", 10, "--mechanism", "magic"), ("--mechanism",)),
         (("--epsilon", 1, "--upper", 10, "--lag", 5, "--mechanism", "baseline"), ("--lag",)),
         (("--epsilon", 1, "--upper", 10, "--plan", "plan.json"), ("--epsilon", "--plan")),
+        (
+            (
+                *("--epsilon", 1, "--upper", 10),
+                *("--statistic", "mean:share=0.7", "--statistic", "sum:share=0.7"),
+            ),
+            ("--statistic: expected shares that add up to 1",),
+        ),
     ],
 )
 def test_wrong_parameters(tmp_path, capsys, complains, options, words):
@@ -216,7 +238,7 @@ def test_published_numbers_are_not_overwritten(rillet, tmp_path, complains):
 
 def test_a_reader_that_leaves_is_no_matter(tmp_path):
     csv(tmp_path / "in.csv", [1] * 60_000)
-    options = ["--epsilon", "1", "--upper", "10", "--mechanism", "baseline"]
+    options = ["--epsilon", "1", "--upper", "10", "--mechanism", "baseline", "--missing", "none"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rillet", "run", str(tmp_path / "in.csv"), *options],
         stdout=subprocess.PIPE,

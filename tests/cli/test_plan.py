@@ -196,7 +196,7 @@ def test_a_wrong_guess_moves_the_answer(capsys):
         (["--lag", "300", "--typical", "2000"], None),
         (["--typical", "2000", "--length", "3_153_600", "--every", "6"], "auto --threshold fixed"),
         (["--delta", "0", "--typical", "20", "--length", "none"], "auto"),
-        (["--delta", "0", "--typical", "900", "--lag", "0", "--strategy", "binary-tree"], None),
+        (["--delta", "0", "--typical", "900", "--lag", "0", "--strategy", "binary-tree"], "auto"),
     ],
 )
 def test_table_choice_and_saved_plan_agree(capsys, tmp_path, options, chosen):
@@ -204,6 +204,8 @@ def test_table_choice_and_saved_plan_agree(capsys, tmp_path, options, chosen):
     found = comparison(capsys, *options, "--save", str(saved))
     mechanisms = by_name(found)
     errors = {name: each["typical_error"] for name, each in mechanisms.items()}
+    # The others count a missing value as the middle of the range, which was not asked for.
+    errors = {name: error for name, error in errors.items() if name.startswith("auto")}
     least = min(errors.values())
     as_good = [name for name in errors if errors[name] <= 1.02 * least]
     first = min(as_good, key=lambda name: mechanisms[name]["first_release"])
@@ -211,6 +213,128 @@ def test_table_choice_and_saved_plan_agree(capsys, tmp_path, options, chosen):
     assert json.loads(saved.read_text()) == found["plan"]
     plan = rillet.Plan.from_json(saved.read_text())
     assert plan.layout.first_release == mechanisms[first]["first_release"]
+
+
+HALF_LIFE = ["--every", "100", "--half-life", "2000", "--upper", "150", "--typical", "20"]
+
+
+def test_for_a_half_life_there_is_no_plain_tree(capsys):
+    found = comparison(capsys, *HALF_LIFE)
+    assert [each["label"] for each in found["mechanisms"]] == ["rillet's choice", "at the bound"]
+    assert "plain tree" in found["impossible"][0]
+    assert "plain binary tree" not in " ".join(found["reasons"])
+    assert found["chosen"] == "auto --threshold fixed"
+    assert found["plan"]["missing"] == "skip"
+    assert all(each["improvement_over_baseline"] is None for each in found["mechanisms"])
+    # Where it is asked for it is told apart.
+    asked = comparison(capsys, *HALF_LIFE, "--mechanism", "baseline")
+    labels = [each["label"] for each in asked["mechanisms"]]
+    assert labels == ["at the bound, none missing", "rillet's choice", "at the bound"]
+    assert main(["plan", *NUMBERS, *HALF_LIFE]) == 0
+    assert "better than the plain tree" not in capsys.readouterr().out
+
+
+def test_a_rule_for_missing_values_is_not_changed_by_the_choice(capsys):
+    few = ["--typical", "20", "--length", "1"]
+    found = comparison(capsys, *few)
+    assert (found["chosen"], found["plan"]["missing"]) == ("auto", "skip")
+    assert not found["warnings"]
+    declared = comparison(capsys, *few, "--missing", "none")
+    assert (declared["chosen"], declared["plan"]["missing"]) == ("baseline", "none")
+    for mechanism in ("baseline", "paper"):
+        asked = comparison(capsys, *few, "--mechanism", mechanism)
+        (warning,) = asked["warnings"]
+        assert f"--mechanism {mechanism} counts a missing value" in warning
+    assert main(["plan", *NUMBERS, *few, "--mechanism", "baseline"]) == 0
+    assert "Warning: --mechanism baseline counts a missing value" in capsys.readouterr().out
+
+
+def test_a_better_plan_that_takes_all_values_to_be_there_is_told(capsys):
+    # Values fill the bounds, and a range is to be learned all the same.
+    options = ["--typical", "2000", "--length", "10000", "--threshold", "tail-histogram"]
+    options += ["--strategy", "binary-tree"]
+    found = comparison(capsys, *options)
+    assert found["chosen"] == "auto"
+    first, second, *_ = found["reasons"]
+    assert "with the same rule for missing values" in first
+    assert second.startswith("plain tree, whose error is predicted 1.3 times smaller, counts")
+    assert comparison(capsys, *options, "--missing", "none")["chosen"] == "baseline"
+
+
+def test_learning_from_too_few_values_is_warned_of_and_does_not_win_narrowly(capsys):
+    options = ["--epsilon", "0.02", "--delta", "2^-20", "--upper", "1440", "--every", "1000"]
+    options += ["--typical", "13.86"]
+    assert main(["plan", *options, "--length", "20000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (warning,) = found["warnings"]
+    assert "20,000 observations are too few for ε = 0.02" in warning
+    assert "--threshold fixed" in warning
+    assert found["chosen"] == "auto --threshold fixed"
+    assert "not to be relied on with so few values" in found["reasons"][0]
+    assert main(["plan", *options, "--length", "20000"]) == 0
+    assert capsys.readouterr().out.count("Warning: a learned range follows noise") == 1
+    assert main(["plan", *options, "--length", "60000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["chosen"], found["warnings"]) == ("auto", [])
+
+
+def test_the_reason_agrees_with_the_table(capsys):
+    hourly = ["--epsilon", "1", "--delta", "1e-6", "--upper", "150", "--length", "60d"]
+    hourly += ["--every", "1h", "--start", "2026-01-01T00:00Z", "--typical", "20", "--rate"]
+    assert main(["plan", *hourly, "1/h", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    learned, bound = (by_name(found)[name] for name in ("auto", "auto --threshold fixed"))
+    pairs = [
+        (one["error"], other["error"])
+        for one in learned["at"]
+        for other in bound["at"]
+        if one["t"] == other["t"]
+    ]
+    # At all the times that are shown, and so in the typical error: a bump between them is not all.
+    assert all(one < other for one, other in pairs)
+    assert learned["typical_error"] < bound["typical_error"]
+    assert found["chosen"] == "auto --threshold fixed"
+    assert "a learned range is predicted to have" in found["reasons"][0]
+    assert "1,440 observations are too few" in found["warnings"][0]
+    assert main(["plan", *hourly, "10/h", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["warnings"]
+
+
+def test_a_count_has_the_same_noise_in_any_range(capsys):
+    options = ["--every", "500", "--upper", "200", "--statistic", "histogram:bins=20"]
+    found = comparison(capsys, *options)
+    plan = rillet.Plan.from_json(json.dumps(found["plan"]))
+    for point in by_name(found)["auto"]["at"]:
+        assert point["unit_noise_std"] is None
+        assert point["noise_std"] == plan.expected_error(point["t"], 0.001)
+    assert main(["plan", *NUMBERS, *options]) == 0
+    assert "× range" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--window", "200", "--statistic", "mean:window=500"], "window"),
+        (["--window", "500", "--statistic", "mean:window=500"], "window"),
+        (
+            ["--half-life", "20", "--statistic", "sum", "--statistic", "mean:half_life=9"],
+            "half-life",
+        ),
+    ],
+)
+def test_a_window_that_is_given_twice_is_refused(capsys, command, options, named):
+    file = ["in.csv"] * (command == "run")
+    assert main([command, *file, *NUMBERS, *options]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"rillet: --{named}: expected one {named}, found")
+    assert "in --statistic'; it is given twice" in complaint
+
+
+def test_refresh_is_named_as_it_was_typed(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", *NUMBERS, "--refresh", "0.5"])
+    assert capsys.readouterr().err.startswith("rillet: --refresh: expected a number >= 1.5")
 
 
 def test_counts_of_learned_bins_are_not_compared_with_those_up_to_the_bound(capsys):
@@ -304,7 +428,8 @@ def test_no_end_known(capsys):
         (["--mechanism", "tuned"], "--typical"),
         (["--mechanism", "tuned", "--typical", "20", "--length", "none"], "--length"),
         (["--mechanism", "tuned", "--typical", "20", "--multiplier", "2"], "--multiplier"),
-        (["--at", "200_000"], "150,000"),
+        (["--at", "200_000"], "--at: expected whole numbers from 1 to 150,000"),
+        (["--at", "0"], "--at: expected whole numbers from 1 to 150,000"),
         (["--typical", "20", "--save", "no/such/folder/plan.json"], "no/such"),
     ],
 )

@@ -197,7 +197,8 @@ def add_plan_options(
         "--mechanism",
         choices=[*MECHANISMS, *filter(None, [extra_mechanism])],
         help="auto (default): the most accurate known; paper: Perrier, Asghar, Kaafar (NDSS 2019); "
-        "baseline: the plain binary tree at the bound" + f"; {meaning}" * bool(meaning),
+        "baseline: the plain binary tree at the bound. Without --missing the last two count a "
+        "missing value as the middle of the range" + f"; {meaning}" * bool(meaning),
     )
     for option in (*_plan_options(), *_memory_options(), *_person_options()):
         if option.name in ("levels", "groups", "shared_threshold") and not keyed:
@@ -313,10 +314,29 @@ def _remembering(statistic: Any, memory: dict[str, Any]) -> Any:
         return [_remembering(part, memory) for part in statistic]
     statistic = Mean() if statistic is None else statistic
     kind: type = type(statistic)
-    for name in memory:
+    for name, given in memory.items():
         if name not in options_of(kind):
-            raise ParameterError(name.replace("_", "-"), "a statistic that has one", statistic.name)
+            raise ParameterError(name, "a statistic that has one", statistic.name)
+        own = getattr(statistic, name)
+        if own is not None:
+            raise ParameterError(
+                name,
+                f"one {name.replace('_', '-')}",
+                f"{given}, and {own} in --statistic",
+                "it is given twice: leave one of them out",
+            )
     return replace(statistic, **memory)
+
+
+def missing_in_the_middle(mechanism: str) -> str:
+    """What a named mechanism does with missing values, for one who did not say what should be."""
+    skip = ", or choose another mechanism, which leaves such values out"
+    if mechanism == "baseline":
+        skip = ", or --missing skip, which leaves such values out"
+    return (
+        f"--mechanism {mechanism} counts a missing value (NaN, an empty cell, text) as the middle "
+        f"of the range; give --missing none if there are none{skip}."
+    )
 
 
 def plan_from(

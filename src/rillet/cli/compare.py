@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rillet.cli.common import given_plan_options, plan_from, show, whole
+from rillet.cli.common import (
+    given_plan_options,
+    missing_in_the_middle,
+    plan_from,
+    show,
+    whole,
+)
 from rillet.cli.forecast import Candidate, Forecast, Guess, Guesses, chosen_times, forecast
 from rillet.errors import ParameterError
 from rillet.plan import Plan, options_for
+from rillet.plan.describe import learned_from_noise
 from rillet.statistic import Range
 from rillet.threshold import SmoothQuantile
 from rillet.times import duration, show_duration, show_moment
@@ -37,6 +45,9 @@ _REHEARSALS_IF_WRONG = 2
 _MEDIAN = 0.5
 #: Errors that differ by less are the same: then what releases first is better.
 _AS_GOOD = 1.02
+#: By so much the error of a range that is learned of too few observations may be above its forecast
+#: (up to ten times was seen by the clock, 46 times by count): only what is more than that decides.
+_FAR_OFF = 20.0
 
 
 @dataclass(frozen=True)
@@ -56,11 +67,13 @@ class Comparison:
     reasons: tuple[str, ...]
     #: What the paper's bound says of its own candidates, by their names.
     bounds: Mapping[str, Prediction]
+    #: What a reader of the forecasts must know to be not misled.
+    warnings: tuple[str, ...]
 
     @property
-    def baseline(self) -> Forecast:
-        """The plain binary tree, which comes first; where it needs a bound, the only candidate."""
-        return self.forecasts[0]
+    def baseline(self) -> Forecast | None:
+        """The plain binary tree, which comes first where it is possible."""
+        return self.forecasts[0] if self.candidates[0].label == LABELS["baseline"] else None
 
     @property
     def scale(self) -> float | None:
@@ -79,10 +92,10 @@ class Comparison:
 
     def improvement(self, forecast: Forecast) -> float | None:
         """Typical error of the plain binary tree over that of another, over the same releases."""
-        plain = self.baseline.candidate.name == "baseline"
-        if forecast.typical is None or self.baseline.typical is None or not plain:
+        plain = self.baseline
+        if plain is None or plain.typical is None or forecast.typical is None:
             return None
-        return self.baseline.typical / forecast.typical
+        return plain.typical / forecast.typical
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -118,6 +131,7 @@ class Comparison:
             "impossible": list(self.impossible),
             "chosen": self.candidates[self.chosen].name,
             "reasons": list(self.reasons),
+            "warnings": list(self.warnings),
             "plan": json.loads(plan.to_json()),
         }
 
@@ -166,6 +180,7 @@ def compare(args: argparse.Namespace) -> Comparison:
         chosen=chosen,
         reasons=reasons,
         bounds=bounds,
+        warnings=_warnings(args, candidates, chosen, guesses),
     )
 
 
@@ -178,7 +193,9 @@ def _first(args: argparse.Namespace) -> Candidate:
         if chosen.bounds.is_open:
             return Candidate("auto", LABELS["auto"], chosen)
     plain = _plan(args, "baseline")
-    label = LABELS["bound" if plain.memory.half_life is not None else "baseline"]
+    if plain.memory.half_life is None:
+        return Candidate("baseline", LABELS["baseline"], plain)
+    label = LABELS["bound"] + ", none missing" * (plain.missing == "none")
     return Candidate("baseline", label, plain)
 
 
@@ -224,9 +241,12 @@ def _time(text: str, plan: Plan) -> int:
     """A time to show: a number of observations, or by the clock a duration since the start."""
     if plan.clock is None:
         try:
-            return whole(text)
+            t = whole(text)
         except argparse.ArgumentTypeError:
             raise ParameterError("at", "whole numbers such as 1000,150_000", text) from None
+        if not 1 <= t <= plan.last_t:
+            raise ParameterError("at", f"whole numbers from 1 to {plan.last_t:,}", t)
+        return t
     ticks = duration(text, "at") // plan.clock.every
     if not 1 <= ticks <= plan.last_t:
         longest = show_duration(plan.last_t * plan.clock.every)
@@ -265,6 +285,9 @@ def _candidates(
 ) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
     """The plain tree first, then what else can be made of these numbers."""
     candidates, impossible = [baseline], []
+    if baseline.plan.memory.half_life is not None and args.mechanism != "baseline":
+        # What would stand for it is the plan at the bound once more.
+        candidates, impossible = [], [f"{LABELS['baseline']} (a tree cannot answer a half-life)"]
     if args.delta or args.mechanism in ("paper", "tuned"):
         # Without delta smooth sensitivity, and so the paper's mechanism, does not exist.
         try:
@@ -280,14 +303,9 @@ def _candidates(
                 fitted = _plan(args, "paper", public_guess=scale)
                 candidates.append(Candidate("tuned", LABELS["tuned"], fitted))
     try:
-        chosen = _plan(args, "auto")
-        bound = chosen
-        counts = chosen.statistic.kinds[0] == "count"  # of bins that lie where the values are
-        if chosen.layout.lag and args.threshold is None and not counts:
-            learning = ("lag", "threshold_share", "refresh", "backfill", "shared_threshold")
-            bound = _plan(args, "auto", threshold="fixed", **dict.fromkeys(learning))
+        chosen, bound = _learned_and_not(args)
     except ParameterError as error:
-        if args.mechanism == "auto":
+        if args.mechanism == "auto" or not candidates:
             raise
         impossible.append(f"{LABELS['auto']} ({error})")
     else:
@@ -298,36 +316,121 @@ def _candidates(
     return tuple(candidates), tuple(impossible)
 
 
+def _learned_and_not(args: argparse.Namespace) -> tuple[Plan, Plan]:
+    """What rillet chooses, and the same at the bound: itself, where it is that or has no such."""
+    chosen = _plan(args, "auto")
+    counts = chosen.statistic.kinds[0] == "count"  # of bins that lie where the values are
+    if not chosen.layout.lag or args.threshold is not None or counts:
+        return chosen, chosen
+    learning = ("lag", "threshold_share", "refresh", "backfill", "shared_threshold")
+    return chosen, _plan(args, "auto", threshold="fixed", **dict.fromkeys(learning))
+
+
+def _asked_missing(args: argparse.Namespace) -> Any:
+    """What was said, or is the default, of values that are no numbers."""
+    return options_for("auto")["missing"].default if args.missing is None else args.missing
+
+
 def _choose(args: argparse.Namespace, forecasts: Sequence[Forecast]) -> tuple[int, tuple[str, ...]]:
     """Which candidate, and why: the least error predicted, of equal ones the first to release."""
     names = [forecast.candidate.name for forecast in forecasts]
     wanted = args.mechanism or "auto"
     if wanted != "auto":
         return names.index(wanted), ("asked for with --mechanism",)
+    # Who did not declare that no value is missing is not given a plan that takes it for granted.
+    asked = _asked_missing(args)
+    plans = [forecast.candidate.plan for forecast in forecasts]
+    fit = [index for index, plan in enumerate(plans) if plan.missing == asked]
+    fit = fit or list(range(len(forecasts)))
     if len(forecasts) == 1:
-        return 0, ("nothing else can be made of these numbers",)
-    errors = [forecast.typical for forecast in forecasts]
-    if any(error is None for error in errors):
-        index = names.index("auto") if "auto" in names else len(names) - 1
-        by_clock = forecasts[0].candidate.plan.clock is not None
-        missing = "--typical and --rate" if by_clock else "--typical"
+        return fit[0], ("nothing else can be made of these numbers",)
+    errors = [math.nan if each.typical is None else each.typical for each in forecasts]
+    if any(map(math.isnan, errors)):
+        index = names.index("auto") if "auto" in names else fit[-1]
+        missing = "--typical" if plans[0].clock is None else "--typical and --rate"
         reason = f"without a guess at the scale there is nothing to compare by; give {missing}"
         return index, (reason,)
-    least = min(error for error in errors if error is not None) * _AS_GOOD
+    at_worst = [
+        error * (_FAR_OFF if _from_noise(forecast.candidate, forecast.guesses) else 1.0)
+        for error, forecast in zip(errors, forecasts, strict=True)
+    ]
+    least = min(at_worst[index] for index in fit) * _AS_GOOD
     best = min(
-        (index for index, error in enumerate(errors) if error is not None and error <= least),
+        (index for index in fit if at_worst[index] <= least),
         key=lambda index: (forecasts[index].candidate.first_release, index),
     )
+    reasons = [_against_the_tree(forecasts, best)]
+    learned = [
+        each for each in forecasts if each.candidate.name == "auto" and each.candidate.plan.lag
+    ]
+    if learned and best and plans[best].lag == 0:
+        reasons[0] += _against_learning(learned[0], forecasts[best])
+    for index, error in enumerate(errors):
+        if index not in fit and error * _AS_GOOD < errors[best]:
+            times = show(errors[best] / error, 2)
+            reasons.append(
+                f"{forecasts[index].candidate.label}, whose error is predicted {times} times "
+                "smaller, counts a missing value as the middle of the range; it is chosen "
+                "with --missing none only, which declares that there is none"
+            )
+    return best, tuple(reasons)
+
+
+def _against_the_tree(forecasts: Sequence[Forecast], best: int) -> str:
+    """What the best gains over the plain binary tree, where there is one."""
+    first, chosen = forecasts[0], forecasts[best]
+    if first.candidate.label != LABELS["baseline"]:
+        return f"nothing else is predicted to have less error, from {_since(chosen)} on"
     if best == 0:
-        return 0, ("no gain over the plain binary tree is predicted, and it releases at once",)
-    times = (errors[0] or 0.0) / (errors[best] or 1.0)
-    reason = (
+        return "no gain over the plain binary tree is predicted, and it releases at once"
+    times = (first.typical or 0.0) / (chosen.typical or 1.0)
+    if times <= _AS_GOOD:
+        return "nothing else with the same rule for missing values has less error"
+    return (
         f"its error is predicted {show(times, 2)} times smaller than the plain binary tree's, over "
-        f"the releases from {_since(forecasts[best])} on"
+        f"the releases from {_since(chosen)} on"
     )
-    if names[best] != "auto" and "auto" in names and forecasts[best].candidate.plan.lag == 0:
-        reason += "; a learned range would gain nothing over the bound, and cost a warm-up"
-    return best, (reason,)
+
+
+def _against_learning(learned: Forecast, chosen: Forecast) -> str:
+    """What a learned range would do beside the bound, over all and at the times that are shown."""
+    times = (learned.typical or 0.0) / (chosen.typical or 1.0)
+    if times * _AS_GOOD < 1:
+        return (
+            f"; a learned range is predicted to have {show(1 / times, 2)} times less, which is not "
+            "to be relied on with so few values"
+        )
+    if times <= _AS_GOOD:
+        return "; a learned range would gain nothing over the bound, and cost a warm-up"
+    pairs = ((one, other) for one in learned.points for other in chosen.points if one.t == other.t)
+    less = any(
+        one.error is not None and (other.error is None or one.error * _AS_GOOD < other.error)
+        for one, other in pairs
+    )
+    at_some = ", though less at some of the times shown" * less
+    return f"; a learned range would have {show(times, 2)} times as much over all of them{at_some}"
+
+
+def _warnings(
+    args: argparse.Namespace, candidates: Sequence[Candidate], chosen: int, guesses: Guesses
+) -> tuple[str, ...]:
+    """What a reader of the forecasts must know to be not misled."""
+    plan = candidates[chosen].plan
+    found = []
+    if plan.missing == "none" != _asked_missing(args):
+        found.append(missing_in_the_middle(candidates[chosen].name))
+    for each in candidates:
+        found += _from_noise(each, guesses)
+    return tuple(dict.fromkeys(found))
+
+
+def _from_noise(candidate: Candidate, guesses: Guesses) -> list[str]:
+    """What is to be said of a range learned of too few values, where their number is known."""
+    plan = candidate.plan
+    observations = guesses.in_tick(plan) * plan.last_t
+    if plan.length is None or math.isnan(observations):
+        return []
+    return list(learned_from_noise(plan.layout, observations))
 
 
 def _since(forecast: Forecast) -> str:

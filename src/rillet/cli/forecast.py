@@ -117,11 +117,13 @@ class Candidate:
 class Point:
     """What to expect at ``t``, in units of the statistic.
 
-    ``unit_noise_std`` needs no guess of values: times the width of the clipping range in force it
-    is ``release.noise_std``, exactly by count; by the clock values are taken to lie at the lower
-    end.  ``clipping_error`` is the expected bias, ``error`` the root mean square of both; they are
-    None where there is nothing to go by, and where there is no mean yet because its count is lost
-    in noise.  ``numbers`` has the noise std of the mean, the sum and the count, as a record.
+    ``unit_noise_std`` needs no guess of values; by the clock they are taken to lie at the lower
+    end.  By count, times the width of the clipping range, it is ``release.noise_std`` of a mean or
+    a sum, if that range was in force all along.  It is None for counts, whose ``noise_std`` needs
+    no guess either.  ``clipping_error`` is the expected bias, ``error`` the root mean square of
+    both; they are None where there is nothing to go by, and where there is no mean yet because its
+    count is lost in noise.  ``numbers`` has the noise std of the mean, the sum and the count, as a
+    record.
     """
 
     t: int
@@ -137,8 +139,8 @@ class Forecast:
     """What to expect of one candidate.
 
     ``thresholds`` are what the rehearsals learned (the declared one, where none is learned; empty
-    without a guess); ``typical`` is the root mean square error over the releases after
-    ``typical_from``.
+    without a guess); ``typical`` is the geometric mean of the errors of the releases after
+    ``typical_from``: a few releases that are far off do not decide it, as in a root mean square.
     """
 
     candidate: Candidate
@@ -233,7 +235,8 @@ def forecast(
     if len(widths):
         first = max(typical_from, candidate.first_release)
         evenly = np.linspace(first, horizon(plan), _TYPICAL_TIMES).round().astype(np.int64)
-        typical = _known(_root_mean_square(_errors(plan, widths, guesses, evenly)))
+        with np.errstate(divide="ignore"):  # no error at all is none in the mean
+            typical = _known(np.exp(np.mean(np.log(_errors(plan, widths, guesses, evenly)))))
     return Forecast(candidate, thresholds, points, typical_from, typical, guesses)
 
 
@@ -270,7 +273,11 @@ def expected_widths(plan: Plan, guesses: Guesses, rehearsals: int = REHEARSALS) 
 
 def point_at(plan: Plan, widths: FloatArray, guesses: Guesses, t: int) -> Point:
     """What to expect at ``t``."""
-    unit = _known(plan.unit_noise_std(t, rate=guesses.rate))
+    unit = None
+    if plan.statistic.kinds[0] != "count":
+        unit = _known(plan.unit_noise_std(t, rate=guesses.rate))
+    elif not len(widths):  # a count has the same noise in any range
+        widths = np.ones(1)
     if not len(widths):
         return Point(t, unit, None, None, None, {})
     stds, clipped = _parts(plan, widths, guesses, np.array([t]))

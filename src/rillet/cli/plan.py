@@ -200,10 +200,13 @@ def _print(comparison: Comparison, unit: str) -> None:
     say(f"Chosen: {chosen.label} (--mechanism {chosen.name}); --save FILE writes it.")
     for reason in comparison.reasons:
         say(f"Why: {reason}.")
+    for warning in comparison.warnings:
+        say(f"Warning: {warning}")
     if sentence := _in_short(comparison, unit):
         say(f"Expect: {sentence}")
-    # The promise stands at the top already.
-    say("\n".join(line for line in plan.describe().splitlines() if "Promise:" not in line))
+    # The promise stands at the top already, and so do warnings.
+    above = ("Promise:", "Warning:")
+    say("\n".join(line for line in plan.describe().splitlines() if not line.startswith(above)))
 
 
 def _table(comparison: Comparison) -> RenderableType:
@@ -235,11 +238,11 @@ def _table(comparison: Comparison) -> RenderableType:
         *(_or_dash(forecast.typical) for forecast in forecasts),
         end_section=True,
     )
-    gains = [comparison.improvement(forecast) for forecast in forecasts]
-    table.add_row(
-        "better than the plain tree by", *("–" if g is None else f"× {show(g, 3)}" for g in gains)
-    )
-    if clips and comparison.scale is None:
+    if comparison.baseline is not None:
+        gains = [comparison.improvement(forecast) for forecast in forecasts]
+        shown = ("–" if gain is None else f"× {show(gain, 3)}" for gain in gains)
+        table.add_row("better than the plain tree by", *shown)
+    if clips and comparison.scale is None and comparison.baseline is not None:
         table.add_row("better if values are clipped below", *_break_even(forecasts))
     return table
 

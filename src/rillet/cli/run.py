@@ -17,6 +17,7 @@ from rillet.cli.common import (
     given_plan_options,
     json_notes,
     load_plan,
+    missing_in_the_middle,
     say,
     warn,
     write_text,
@@ -240,6 +241,8 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args)
     if config.log_format == "json":
         json_notes()
+    if args.mechanism in ("paper", "baseline") and args.missing is None:
+        warn(missing_in_the_middle(args.mechanism))
     if args.check:
         for line in engine.check(config, secret=args.secret, restored=args.restored):
             say(line)

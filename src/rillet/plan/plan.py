@@ -548,7 +548,8 @@ class Plan:
         """The plain binary tree with noise scaled to the bound: what the paper improves on.
 
         Takes the options of a plan that need no learning; ``strategy`` may be another one, and is
-        another one for a half-life, which a tree cannot answer.
+        another one for a half-life, which a tree cannot answer.  ``missing`` is ``"none"`` by
+        default, as in the paper: a missing value counts as the middle of the range.
         """
         check_names(options_for("baseline"), options)
         fades = getattr(options.get("statistic"), "half_life", None) is not None
