@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
@@ -147,7 +146,11 @@ def noise_deviations(confidence: float, law: str) -> float:
     Gaussian noise is exact.  A sum of Laplace draws lies between a single Laplace draw and a
     Gaussian; the larger of the two multiples covers every such sum (a test measures it).
     """
-    if not isinstance(confidence, Real) or not 0 < confidence < 1:
+    try:
+        known = 0 < confidence < 1
+    except (TypeError, ValueError):  # no number, or many
+        known = False
+    if not known:
         raise ParameterError("confidence", "a number between 0 and 1", confidence)
     return _deviations(float(confidence), law)
 

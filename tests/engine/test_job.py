@@ -314,7 +314,7 @@ def test_a_check_says_for_how_many_keys(keyed, tmp_path):
 
 
 COMMAND = ("run", "in.csv", "--column", "kwh", "--mechanism", "baseline", "--epsilon", "1")
-COMMAND += ("--upper", "50", "--state", "live")
+COMMAND += ("--upper", "50", "--missing", "none", "--state", "live")
 
 
 @pytest.mark.parametrize("length", ["100", "3"], ids=["to the end", "refused"])
