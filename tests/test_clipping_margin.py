@@ -165,6 +165,14 @@ def test_margins_average_over_what_is_looked_back_on():
     assert (below, above) == pytest.approx(
         (math.hypot(3.0, 2 * DEVIATIONS), math.hypot(4.0, 2 * DEVIATIONS))
     )
+    # What has ended is taken away again; what rounding leaves of it is no variance.
+    assert Margin(1.0, 2.0, -1e-30).of(4) == (1.0, 2.0)
+    layout = plan(statistic=Mean(window=1000)).layout
+    variances = {LAG: 0.0, 1100: 90.0, 1200: 6e-29, 1300: 5e-29}
+    margins = tuple((t, Margin(0.0, 0.0, variance)) for t, variance in variances.items())
+    found = layout.margin(margins, np.arange(3000, 3100), layout.bounds)
+    assert found.variance.min() < 0
+    assert np.isfinite(found.of(1)).all()
 
 
 def test_without_bounds_there_is_a_fitted_tail_only():

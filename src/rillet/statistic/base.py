@@ -99,7 +99,9 @@ class Margin(NamedTuple):
 
     def of(self, observations: Any) -> tuple[Any, Any]:
         """Below and above of the mean of so many observations."""
-        sampling = DEVIATIONS**2 * self.variance / np.maximum(observations, 1.0)
+        # Margins that have ended are taken away again, and rounding leaves less than nothing.
+        variance = np.maximum(self.variance, 0.0)
+        sampling = DEVIATIONS**2 * variance / np.maximum(observations, 1.0)
         below, above = self.below, self.above
         return np.sqrt(below * below + sampling), np.sqrt(above * above + sampling)
 
