@@ -31,7 +31,6 @@ from rillet.noise import FloatArray, IntArray, LatticeNoise, NoiseSource, Secret
 from rillet.release import Release, Releases
 from rillet.statistic import Leaf, Margin, Range, Units
 from rillet.step import (
-    LOOKS_KEPT,
     Anchor,
     counted,
     filled,
@@ -540,9 +539,11 @@ class Fleet(Whole):
         layout, common = self.layout, self.common
         looks, ranges = (*common.looks[group], look), common.ranges[group]
         finding = layout.threshold.judge(layout.bounds, looks, ranges, layout.outlook(t, rate))
+        ranges = (*ranges, finding.range)
         if layout.memory.forgets:
-            looks, ranges = looks[-LOOKS_KEPT:], ranges[1 - LOOKS_KEPT :]
-        common.looks[group], common.ranges[group] = looks, (*ranges, finding.range)
+            kept = layout.threshold.looks_kept(looks)
+            looks, ranges = looks[-kept:], ranges[-kept:]
+        common.looks[group], common.ranges[group] = looks, ranges
         each = finding.removed_each if layout.statistic.clips else 0.0
         learned = finding.range
         return learned.lower, learned.upper, each, finding.clipped_share, *finding.margin_each

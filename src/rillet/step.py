@@ -43,8 +43,6 @@ _AT_A_TIME: Final = 2**15
 _SHORT_PART: Final = 2**12
 #: So many deviations of noise explain a number of missing values that is taken for none.
 EXPLAINED: Final = 2.5
-#: A statistic that forgets chooses its range by the last so many looks.
-LOOKS_KEPT: Final = 16
 
 
 @dataclass(frozen=True)
@@ -805,8 +803,8 @@ def _finish_segment(
                 removed=removed,
                 margins=layout.margins_felt((*margins, *anchor.margins[1:]), state.t),
             )
-            looks, ranges = state.looks[-LOOKS_KEPT:], state.ranges[-LOOKS_KEPT:]
-            state = state.but(looks=looks, ranges=ranges)
+            kept = layout.threshold.looks_kept(state.looks)
+            state = state.but(looks=state.looks[-kept:], ranges=state.ranges[-kept:])
     else:
         anchor = replace(anchor, removed=removed)
     state = state.but(anchor=replace(anchor, after=state.t, sums=last_sums, prefixes=last_prefixes))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rillet import ParameterError, TailHistogram
+from rillet import Mean, ParameterError, Plan, Secret, TailHistogram
 from rillet.statistic import Range
 from rillet.threshold.base import Look, Outlook
 from rillet.threshold.tail import PARTS
@@ -102,3 +102,63 @@ def test_ranges_are_those_of_this_version():
     assert found.margin == pytest.approx(
         (0.0017968957425664, 0.0034892794406260, 0.0143154471267), rel=1e-6
     )
+
+
+# --- A statistic that forgets, of few values -----------------------------------------------------
+
+
+def by_the_day(readings: int, days: int, seed: int) -> list[tuple[float, object]]:
+    """The mean of the last day, at the end of each, and its release."""
+    random = np.random.default_rng(seed)
+    at = np.sort(random.uniform(0, days * 86_400, readings * days))
+    values = random.exponential(20.0, len(at))
+    plan = Plan(
+        epsilon=1.0,
+        delta=2.0**-20,
+        upper=150.0,
+        every="1h",
+        start="2026-01-01T00:00Z",
+        length=None,
+        statistic=Mean(window="24h"),
+    )
+    stream = plan.open(secret=Secret.for_tests(seed))
+    stream.update_many(values, at=1_767_225_600 + at)
+    releases = stream.advance(until=1_767_225_600 + days * 86_400)
+    found = []
+    for release in releases:
+        if release.t % 24 == 0 and np.isfinite(release.value):
+            inside = (at < release.t * 3600) & (at >= (release.t - 24) * 3600)
+            found.append((float(values[inside].mean()), release))
+    return found
+
+
+def test_a_range_does_not_fall_because_few_counts_are_lost_in_noise():
+    """The precise first look is forgotten; later ones of 180 values each say little."""
+    found = [each for seed in range(5) for each in by_the_day(117, 40, seed)[20:]]
+    covered = [low <= mean <= high for mean, r in found for low, high in [r.interval()]]
+    assert len(covered) > 80
+    assert np.mean(covered) > 0.9
+    assert np.median([r.clip_upper for _, r in found]) > 30
+    assert np.median([r.value for _, r in found]) == pytest.approx(20, abs=3)
+
+
+def test_a_range_that_no_count_can_tell_is_the_declared_one():
+    found = by_the_day(20, 20, 1)
+    assert {(r.clip_lower, r.clip_upper) for _, r in found} == {(0.0, 150.0)}
+
+
+def test_more_looks_are_gone_by_where_they_are_of_few_values():
+    random = np.random.default_rng(1)
+
+    def some(observations: int, scale: float, place: int = 60) -> Look:
+        noisy = random.laplace(0, scale * PARTS, 121)
+        noisy[place : place + 4] += observations * PARTS / 4
+        return Look(observations, np.rint(noisy).astype(np.int64), scale * PARTS, "laplace")
+
+    for observations, kept in ((10**6, 16), (450, 16), (300, 25), (2, 64)):
+        assert ONE.looks_kept(tuple(some(observations, 50 / 3) for _ in range(100))) == kept
+    few = tuple(some(180, 50 / 3) for _ in range(80))
+    assert ONE.looks_kept((some(150, 4 / 3), *few[:29])) == 30
+    assert ONE.looks_kept((some(150, 4 / 3), *few)) == 64
+    # Unless the values are elsewhere now.
+    assert ONE.looks_kept((some(150, 4 / 3, 80), *few[:29])) == 16

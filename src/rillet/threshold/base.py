@@ -22,6 +22,8 @@ GRID_BITS = 24
 #: A learned range is at least this part of the public one, and where that is open at least this.
 SMALLEST_PART = 2.0**-34
 SMALLEST_WIDTH = 2.0**-44
+#: A statistic that forgets chooses its range by the last so many looks.
+LOOKS_KEPT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +171,10 @@ class Threshold(ABC):
     def centre_of(self, bounds: Range, look: Look) -> float:
         """The point to take the next counts around."""
         raise NotImplementedError(f"{type(self).__name__} looks once")
+
+    def looks_kept(self, looks: tuple[Look, ...]) -> int:
+        """How many of the last looks, at least one, a statistic that forgets goes by."""
+        return LOOKS_KEPT
 
     def judge(
         self, bounds: Range, looks: tuple[Look, ...], ranges: tuple[Range, ...], outlook: Outlook

@@ -19,6 +19,7 @@ from rillet.options import option
 from rillet.privacy import Cost, laplace_scale
 from rillet.statistic import EXACT, OPEN_END, Margin, Range, Setting
 from rillet.threshold.base import (
+    LOOKS_KEPT,
     Finding,
     Look,
     Outlook,
@@ -37,14 +38,18 @@ from rillet.threshold.centre import (
     side_widths,
 )
 from rillet.threshold.tail_model import (
+    EMPTY_ALARM,
     FALSE_ALARM,
+    LOST,
     Counts,
     Tail,
     changes_alone,
     choose_end,
     counted_margin,
     counted_rate_margin,
+    differ,
     fit_tail,
+    hides,
     holds_data,
     knots,
     pool,
@@ -64,6 +69,10 @@ LEAST_GROWTH: Final = 1.5
 MOST_GROWTH: Final = 1000
 #: A count of so many deviations is no noise, where a median is read off counts.
 _SURE: Final = 4.0
+#: A statistic that forgets goes by so many more looks where their counts say too little: until the
+#: noise of a rate is so small that half of the values, on one side of a median, cannot hide in it.
+_MOST_LOOKS: Final = 64
+_TELLS: Final = 0.016
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,22 @@ class TailHistogram(Threshold):
         origin = bounds.lower if centre is None else centre
         return inner_point(bounds, origin + float(places[half]))
 
+    def looks_kept(self, looks: tuple[Look, ...]) -> int:
+        """The last sixteen; up to 64 where those are of few values each, and say too little.
+
+        Unless the stream has changed: where the earlier ones contradict the last sixteen.
+        """
+        counts = _counts(looks[-_MOST_LOOKS:])
+        known, number = 0.0, len(counts)
+        for place, look in enumerate(reversed(counts), 1):
+            known += look.observations**2 / look.variance if look.variance else math.inf
+            if place >= LOOKS_KEPT and known * _TELLS**2 >= 1.0:
+                number = place
+                break
+        if number > LOOKS_KEPT and differ(counts[:-LOOKS_KEPT], counts[-LOOKS_KEPT:]):
+            number = LOOKS_KEPT
+        return max(number, LOOKS_KEPT)
+
     def judge(
         self,
         bounds: Range,
@@ -235,6 +260,8 @@ class TailHistogram(Threshold):
         centre = looks[0].centre
         sides = _sides(bounds, looks, centre)
         values = 1.0 if centre is None else 0.5
+        if outlook.forgets:
+            sides = [_if_told(side, values) for side in sides]
         first = len(looks) == 1
         tails = [fit_tail(side.counts, side.width, outlook, values, first=first) for side in sides]
         if ranges and outlook.after >= outlook.length:
@@ -243,6 +270,8 @@ class TailHistogram(Threshold):
             felt = ranges[-1:] if outlook.forgets else ranges
             past = [kept.width / bounds.width for kept in felt]
             ends = _choose_ends(tails, outlook, past)
+            if outlook.forgets:
+                ends = _no_lower(ends, sides, tails, ranges, values)
             if centre is None:
                 learned = learned_range(bounds, ends[0] * bounds.width)
             else:
@@ -250,9 +279,12 @@ class TailHistogram(Threshold):
         in_force = [learned] if not ranges else [ranges[0], *ranges]
         removed = removed_each = share = 0.0
         margins, margins_each = [], []
-        # Where no count stands out, no tail can be assumed either: noise may hide any.
-        assumes = outlook.assumes and not all(tail.is_empty for tail in tails)
+        # Where no count stands out, no tail can be assumed either: noise may hide any.  A statistic
+        # that forgets has few counts for ever, so that this is to be said of each side.
+        all_empty = all(tail.is_empty for tail in tails)
         for side, tail in zip(sides, tails, strict=True):
+            hidden = tail.is_empty if outlook.forgets else all_empty
+            assumes = outlook.assumes and not hidden
             kept_ends = [side.end_of(kept) for kept in in_force[: len(looks)]]
             last = side.end_of(learned)
             each = tail.mean_clipped(last)
@@ -307,13 +339,18 @@ class _Side:
         return max(self.sign * (end - self.origin), smallest_width(self.bounds)) / self.bounds.width
 
 
-def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list[_Side]:
-    counts = [
+def _counts(looks: tuple[Look, ...]) -> list[Counts]:
+    """Released counts in observations."""
+    return [
         Counts(
             look.noisy / PARTS, max(1, look.observations), look.scale / PARTS, look.law == "laplace"
         )
         for look in looks
     ]
+
+
+def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list[_Side]:
+    counts = _counts(looks)
     if centre is None:
         return [_Side(1, bounds, bounds.lower, 1.0, counts, counts)]
     middle = len(counts[0].values) // 2
@@ -369,6 +406,34 @@ def _of_sides(margins: list[Margin], width: float, observations: int) -> Margin:
         variance += less.variance
     unit = width / observations
     return Margin(below * unit, above * unit, variance * width * unit)
+
+
+def _if_told(side: _Side, share: float) -> _Side:
+    """The side as it is, or without counts where noise is more than all of them together."""
+    lost = hides(share, pool(side.released), LOST)
+    return replace(side, counts=_emptied(side.counts)) if lost else side
+
+
+def _no_lower(
+    ends: list[float],
+    sides: list[_Side],
+    tails: list[Tail],
+    ranges: tuple[Range, ...],
+    share: float,
+) -> list[float]:
+    """Ends that stay where they were on a side of which the counts do not tell what it holds.
+
+    Few observations may be lost in noise altogether; an end at the centre would clip all of a
+    side, and say nothing of it.  Before there is any range, a declared bound is the end.
+    """
+    kept = list(ends)
+    for number, (side, tail) in enumerate(zip(sides, tails, strict=True)):
+        if tail.is_empty and hides(share / 2, pool(side.released), EMPTY_ALARM):
+            if ranges:
+                kept[number] = max(ends[number], side.end_of(ranges[-1]))
+            elif not side.bounds.is_open:
+                kept[number] = side.width
+    return kept
 
 
 def _choose_ends(tails: list[Tail], outlook: Outlook, past: list[float]) -> list[float]:

@@ -47,7 +47,7 @@ _MISFIT: Final = 0.1
 #: distance, since a false alarm far out costs in proportion to it.
 FALSE_ALARM: Final = 1e-5
 #: Chance that a side on which many values must lie is taken for empty.
-_MISSED_SIDE: Final = 1e-2
+LOST: Final = 1e-2
 _STEEPNESS: Final = 3.0
 #: So many neighbouring knots are looked at together.
 _RUNS: Final = (1, 2, 4)
@@ -74,7 +74,7 @@ _RUN: Final = 5
 #: One side of a median fills about this many, four octaves: values next to it are few.
 _SIDE_RUN: Final = 4 * PER_OCTAVE
 #: Chance that an empty side is taken to hold data.
-_EMPTY_ALARM: Final = 1e-5
+EMPTY_ALARM: Final = 1e-5
 #: The same where no values are known but those next to 0, or to the centre: without a scale, a
 #: range that reaches for noise is no dearer than one that misses all there is.
 _ALONE_ALARM: Final = 1e-2
@@ -114,6 +114,8 @@ _CHANGE_TO_COME: Final = 0.35
 #: By how much of it the mass of past segments differs from what all looks together say is learned
 #: from the looks: each of these is as likely before.
 _CHANGES: Final = 2.0 ** np.arange(-4.0, 1.01, 0.5)
+#: Looks are of another stream than earlier ones where so many deviations lie between them.
+_DIFFERENT: Final = 4.0
 #: A segment speaks for itself where it differs from all looks together by this many deviations, of
 #: noise, of chance and of what a count is trusted to.
 _CONTRADICTION: Final = 5.0
@@ -211,6 +213,16 @@ def pool(looks: list[Counts]) -> Pooled:
         gaussian_variance=float(np.sum(scales[~laplace] ** 2)),
         laplace_scales=scales[laplace],
     )
+
+
+def differ(some: list[Counts], others: list[Counts]) -> bool:
+    """Whether values were elsewhere in some looks than in others: on some run of four octaves."""
+    one, two = pool(some), pool(others)
+    run = np.ones(min(_SIDE_RUN, len(one.rates)))
+    more = np.convolve(one.rates - two.rates, run, mode="valid")
+    both = np.maximum(np.convolve(one.rates + two.rates, run, mode="valid") / 2, 0.0)
+    variance = run.size * (one.noise_std**2 + two.noise_std**2)
+    return bool(np.any(more**2 > _DIFFERENT**2 * (variance + both * (one.sampling + two.sampling))))
 
 
 def _bulk_knot(rates: FloatArray) -> int:
@@ -700,12 +712,20 @@ def holds_data(side: Pooled, at_centre: float, *, alone: bool = False) -> bool:
     if len(side.rates) < _SIDE_RUN:
         return False
     runs = np.convolve(side.rates, np.ones(_RUN), mode="valid")
-    alarm = _ALONE_ALARM if alone else _EMPTY_ALARM
+    alarm = _ALONE_ALARM if alone else EMPTY_ALARM
     if runs.max() > side.exceedance(-math.log(alarm / len(runs)), _RUN):
         return True
     wanted = max(0.5 - at_centre, 0.0)
     fullest = float(np.convolve(side.rates, np.ones(_SIDE_RUN), mode="valid").max())
-    return fullest > 0.5 * wanted > side.exceedance(-math.log(_MISSED_SIDE), _SIDE_RUN)
+    return fullest > 0.5 * wanted > side.exceedance(-math.log(LOST), _SIDE_RUN)
+
+
+def hides(share: float, side: Pooled, chance: float) -> bool:
+    """Whether noise may look like so large a share of the values on one side, with this chance.
+
+    One side of a median is half of them, spread over ``_SIDE_RUN`` knots.
+    """
+    return share <= side.exceedance(-math.log(chance), min(_SIDE_RUN, len(side.rates)))
 
 
 def _start_knot(rates: FloatArray, top: int, noise_std: float) -> int:
