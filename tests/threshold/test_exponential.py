@@ -80,6 +80,38 @@ def test_one_replaced_value_moves_every_distance_by_at_most_one(size, count, ran
     assert moves == {-1, 0, 1}
 
 
+@pytest.mark.parametrize(("size", "count"), [(4, 0), (4, 1), (4, 3), (3, 4), (2, 6)])
+@pytest.mark.parametrize("in_first", [1, 6])
+def test_one_added_value_moves_every_distance_from_the_middle_by_one_half(size, count, in_first):
+    """Where a value counts two: by one, and the chances of all points keep ε with the weights."""
+    budget, moves = Fraction(7, 10), set()
+    table = weight_table(budget, count + 2)
+    for values in product(range(size), repeat=count):
+        one, one_count = distances_from_the_middle(values, size, in_first)
+        for more in range(size):
+            two, two_count = distances_from_the_middle((*values, more), size, in_first)
+            moves |= set((one - two).tolist())
+            assert one_count == two_count
+            weights = [[table[d] for d in found.tolist()] for found in (one, two)]
+            totals = [sum(some) for some in weights]
+            most = weight_ratio(budget) ** 2
+            for a, b in zip(*weights, strict=True):
+                assert a * totals[1] <= most * b * totals[0]
+                assert b * totals[0] <= most * a * totals[1]
+    assert moves <= {-1, 0, 1}
+    assert {-1, 1} <= moves or not count
+    # The cell of the median, and with an even number of values what lies between the middle two.
+    found, _ = distances_from_the_middle((0, 3, 3), 4, 1)
+    assert found.tolist() == [2, 2, 2, 0]
+    found, _ = distances_from_the_middle((0, 0, 3, 3), 4, 1)
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+def distances_from_the_middle(values, size, in_first):
+    runs = cells(np.array(values, np.int64), size, len(values) + 1, in_first, worth=2)
+    return np.repeat(runs.exact_distance, runs.exact_count), int(runs.exact_count.sum())
+
+
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
 @pytest.mark.parametrize(("size", "count", "rank"), [(4, 3, 2), (3, 4, 4), (5, 2, 1), (9, 1, 1)])
 @pytest.mark.parametrize("in_first", [1, 7])

@@ -54,13 +54,14 @@ def test_one_replaced_observation_moves_the_counts_by_the_stated_sensitivity_at_
 
 
 @pytest.mark.parametrize("bounds", [UP, DOWN, BOTH], ids=str)
-def test_the_centre_is_as_private_as_it_says(bounds):
+@pytest.mark.parametrize("added", [False, True])
+def test_the_centre_is_as_private_as_it_says(bounds, added):
     """Exact probabilities on all neighbours of some streams, at points of every run."""
     budget = Fraction("0.7")
 
     def weights(values, points):
-        found = centre_cells(np.array(values), bounds)
-        table = weight_table(budget, len(values))
+        found = centre_cells(np.array(values), bounds, added=added)
+        table = weight_table(budget, len(values) + 1)
         weight = [table[min(d, len(table) - 1)] for d in found.exact_distance.tolist()]
         total = sum(w * n for w, n in zip(weight, found.exact_count.tolist(), strict=True))
         held = found.exact_count > 0
@@ -71,9 +72,12 @@ def test_the_centre_is_as_private_as_it_says(bounds):
     for values in itertools.combinations([0.0, 1e-6, 1.0, 3.0, -7.0, 1e12, np.nan], 3):
         for index, other in itertools.product(range(3), [np.inf, -1e12, 5e-324, 2.0]):
             changed = list(values)
-            changed[index] = other
+            changed[index : index + 1 - added] = [other]
             points = np.concatenate(
-                [centre_cells(np.array(x), bounds).exact_first for x in (values, changed)]
+                [
+                    centre_cells(np.array(x), bounds, added=added).exact_first
+                    for x in (values, changed)
+                ]
             )
             points = np.unique(np.clip(points, 0, None))
             one, of_one = weights(values, points)
@@ -229,3 +233,27 @@ def test_by_the_clock(lower):
         stream.update_many(random.gamma(3.0, 1e-6, 80), at=np.full(80, at))
     stream.advance(until="2026-02-10T00:00Z")
     assert stream.latest().mean == pytest.approx(3e-6, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", [9, 11, 19, 21])
+def test_equal_values_by_the_clock_are_found(seed):
+    """A centre among 2^31 points, from 700 values; and a side without any is not reached out on."""
+    plan = Plan(
+        epsilon=1.0,
+        delta=DELTA,
+        lower=None,
+        upper=None,
+        every="6h",
+        start="2026-01-01T00:00Z",
+        length="30d",
+    )
+    stream = plan.open(secret=Secret.for_tests(seed))
+    stream.update_many(np.full(20_000, 7.0), at=1767225600 + np.linspace(0, 30 * 86400 - 1, 20_000))
+    last = stream.advance(until="2026-02-01T00:00Z")[-1]
+    assert last.mean == pytest.approx(7.0, abs=0.1)
+
+
+def test_equal_values_by_count_are_not_taken_for_more():
+    plan = Plan(epsilon=1.0, delta=DELTA, lower=None, upper=None, length=20_000, every=1000)
+    last = plan.open(secret=Secret.for_tests(61)).update_many(np.full(20_000, 7.0))[-1]
+    assert last.clip_upper - last.clip_lower < 1e-3

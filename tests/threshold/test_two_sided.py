@@ -212,9 +212,9 @@ def recorded_centre():
     """What finding the centre was given to spend."""
     budgets = []
 
-    def noting(raw_values, bounds, budget, secret):
+    def noting(raw_values, bounds, budget, secret, **more):
         budgets.append(budget)
-        return find_centre(raw_values, bounds, budget, secret)
+        return find_centre(raw_values, bounds, budget, secret, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rillet.threshold.tail, "find_centre", noting)

@@ -233,7 +233,7 @@ def _closed_by_data(own: Any) -> Any:
 
 
 def _bare_median(_own: Any) -> Any:
-    def centre(raw_values: Any, bounds: Range, *_: Any) -> float:
+    def centre(raw_values: Any, bounds: Range, *_: Any, **__: Any) -> float:
         inside = np.clip(np.nan_to_num(raw_values), bounds.lower, bounds.upper)
         return float(np.clip(np.median(inside), bounds.lower + 1, bounds.upper - 1))
 

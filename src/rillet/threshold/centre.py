@@ -81,19 +81,28 @@ def inner_point(bounds: Range, point: float) -> float:
 
 
 def find_centre(
-    raw_values: FloatArray, bounds: Range, budget: Fraction, secret: Secret, index: int = 0
+    raw_values: FloatArray,
+    bounds: Range,
+    budget: Fraction,
+    secret: Secret,
+    index: int = 0,
+    *,
+    added: bool = False,
 ) -> float:
     """Release a median, on the even grid and inside the bounds.
 
-    **Privacy.** Pure ``budget`` for each of the values (docs/proofs/exponential.md); total.
+    **Privacy.** Pure ``budget`` for each of the values (docs/proofs/exponential.md), when one is
+    replaced, or ``added`` or removed; total.
     """
-    return draw_centre(centre_cells(raw_values, bounds), bounds, budget, secret, index)
+    return draw_centre(centre_cells(raw_values, bounds, added=added), bounds, budget, secret, index)
 
 
-def centre_cells(raw_values: FloatArray, bounds: Range) -> Cells:
+def centre_cells(raw_values: FloatArray, bounds: Range, *, added: bool = False) -> Cells:
     """The values, sorted: simulations on public data sort once and draw often.
 
-    **Privacy.** Touches raw data.
+    **Privacy.** Touches raw data.  Where a value is ``added`` or removed it moves the distance from
+    the middle of all by a half, so that a value counts two (docs/proofs/clock.md, Lemma 5).
+    Between bounds there are so few points that it is as well without.
     """
     raw_part = clip_to_bounds(raw_values, bounds)
     first, last = _inner(bounds)
@@ -108,6 +117,8 @@ def centre_cells(raw_values: FloatArray, bounds: Range) -> Cells:
     # Many values may be 0: where none is negative the lowest point weighs as much as all others,
     # or a gap of millions of them would be taken for the median in its place.
     in_first = size if bounds.lower >= 0 else 1
+    if added and bounds.is_open:
+        return cells(exact_points, size, len(raw_part) + 1, in_first, worth=2)
     return cells(exact_points, size, (len(raw_part) + 1) // 2, in_first)
 
 

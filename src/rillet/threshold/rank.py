@@ -6,8 +6,13 @@ their cells.  With ``L`` values below the cell and ``R`` in it or below, that is
 ``max(0, T − R, L + 1 − T)``; in an empty cell it is Smith's ``|rank − T|`` (2011) up to a half.  A
 point at distance d has the weight ``W(d)``, an integer for ``e^(−ε·d/2)``.
 
+Where a neighbour has one value more, and the rank is the middle, ``T = (m + 1)/2``, adding it moves
+``T − R`` and ``L + 1 − T`` by a half only: each value then counts two, ``2·T`` is the rank, and the
+weights fall twice as fast.
+
 **Privacy.** Pure ε (docs/proofs/exponential.md): a replaced value moves ``L``, ``R`` and so every
-distance by at most 1, and ``W(d + 1) ≤ W(d) ≤ e^(ε/2)·W(d + 1)`` holds for the integers themselves.
+distance by at most 1, as does an added one (docs/proofs/clock.md, Lemmas 4 and 5), and
+``W(d + 1) ≤ W(d) ≤ e^(ε/2)·W(d + 1)`` holds for the integers themselves.
 
 References
 ----------
@@ -97,8 +102,10 @@ class Cells:
         return max(0, point - (self.in_first - 1))
 
 
-def cells(exact_points: IntArray, size: int, rank: int, in_first: int = 1) -> Cells:
+def cells(exact_points: IntArray, size: int, rank: int, in_first: int = 1, worth: int = 1) -> Cells:
     """Distances of all grid points, in ``2·m + 1`` runs whatever the values are.
+
+    A value counts ``worth`` in the distance and in the ``rank``.
 
     Each of the ``size`` cells has one point, but the first has ``in_first`` of them: as many times
     the weight, for a place where many values may be equal.
@@ -117,11 +124,13 @@ def cells(exact_points: IntArray, size: int, rank: int, in_first: int = 1) -> Ce
     # Gaps between one value and the next; no points in it where they are in one cell.
     exact_first[::2] = edges[:-1] + 1
     exact_count[::2] = np.maximum(np.diff(edges) - 1, 0)
-    exact_distance[::2] = np.maximum(rank - ranks, ranks + 1 - rank)
+    exact_distance[::2] = np.maximum(rank - worth * ranks, worth * (ranks + 1) - rank)
     # Cells that hold values: the first of equal ones stands for all.
     exact_first[1::2] = exact_sorted
     exact_count[1::2] = below == np.arange(count)
-    exact_distance[1::2] = np.maximum(np.maximum(rank - reached, below + 1 - rank), 0)
+    exact_distance[1::2] = np.maximum(
+        np.maximum(rank - worth * reached, worth * (below + 1) - rank), 0
+    )
     if count:  # the other points of the first cell are as far as the one that values are put on
         exact_held = exact_sorted[0] == in_first - 1
         exact_distance[0] = np.where(exact_held, exact_distance[1], exact_distance[0])

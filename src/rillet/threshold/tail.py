@@ -186,7 +186,8 @@ class TailHistogram(Threshold):
         """
         centre = None
         if self.two_sided:
-            centre = find_centre(raw_values, bounds, budget * CENTRE_SHARE, secret)
+            share = budget * CENTRE_SHARE
+            centre = find_centre(raw_values, bounds, share, secret, added=setting.by_clock)
         exact_counts = self.count(raw_values, bounds, centre)
         observations = None if setting.hides_count else len(raw_values)
         return self.first_look(
@@ -374,7 +375,7 @@ def _sides(bounds: Range, looks: tuple[Look, ...], centre: float | None) -> list
     ]
     level = pool(sides[0])
     filled = [holds_data(side, level.rates[0]) for side in beside]
-    if not any(filled):
+    if not any(filled) and not bounds.is_open:  # there a range that reaches for noise has no end
         filled = [holds_data(side, level.rates[0], alone=True) for side in beside]
     if any(filled) or level.rates[0] > level.exceedance(-math.log(FALSE_ALARM), sum(equal) - 1):
         sides = [side if full else _emptied(side) for side, full in zip(sides, filled, strict=True)]
