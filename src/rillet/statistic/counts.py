@@ -446,8 +446,8 @@ class Quantile(_Binned):
         known = {
             "value": found.values,
             "noise_std": found.noise_std,
-            "noise_lower": found.lower,
-            "noise_upper": found.upper,
+            "noise_lower": lambda: found.lower,
+            "noise_upper": lambda: found.upper,
             "clipping_below": found.unknown_below,
             "clipping_above": found.unknown_above,
             "count": found.counts,
@@ -563,11 +563,11 @@ class _Quantiles:
         ]
 
     @cached_property
-    def _lower(self) -> Any:
+    def lower(self) -> Any:
         return beside([self._end_after(np.logical_and.accumulate(e)) for e in self._surely(-1.0)])
 
     @cached_property
-    def _upper(self) -> Any:
+    def upper(self) -> Any:
         found = []
         for edges in self._surely(1.0):
             above = np.logical_and.accumulate(edges[::-1])
@@ -575,18 +575,12 @@ class _Quantiles:
             found.append(np.take_along_axis(self._ends, index[None], axis=0)[0])
         return beside(found)
 
-    def lower(self) -> Any:
-        return self._lower
-
-    def upper(self) -> Any:
-        return self._upper
-
     def unknown_below(self) -> Any:
         """Without end where a quantile may lie beyond the outermost edge, which says no more."""
-        return np.where(self._lower <= self._outermost(0), np.inf, 0.0)
+        return np.where(self.lower <= self._outermost(0), np.inf, 0.0)
 
     def unknown_above(self) -> Any:
-        return np.where(self._upper >= self._outermost(-1), np.inf, 0.0)
+        return np.where(self.upper >= self._outermost(-1), np.inf, 0.0)
 
     def _outermost(self, side: int) -> Any:
         return beside([self._ends[side]] * len(self._levels))
